@@ -1,0 +1,33 @@
+package pipeline
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// The errors that stages tell each other. Compare with errors.Is.
+var (
+	// ErrOverloaded: nothing was taken, since a bound is reached. Try again later; see Overloaded for when.
+	ErrOverloaded = errors.New("overloaded")
+	// ErrUnavailable: the database could not be reached, or did not answer in time. The events may or may not be
+	// stored; sending them again is harmless, since their keys make a repeat a duplicate.
+	ErrUnavailable = errors.New("database unavailable")
+	// ErrClosed: the stage is draining and takes nothing more.
+	ErrClosed = errors.New("shutting down")
+)
+
+// Overloaded is the ErrOverloaded that says when to come back.
+type Overloaded struct {
+	// RetryAfter is when there should be room again, computed from how fast the work drains. Always positive.
+	RetryAfter time.Duration
+	// Remedy tells an operator what to change.
+	Remedy string
+}
+
+func (e *Overloaded) Error() string {
+	return fmt.Sprintf("overloaded, retry in %s: %s", e.RetryAfter, e.Remedy)
+}
+
+// Is makes errors.Is(err, ErrOverloaded) true.
+func (e *Overloaded) Is(target error) bool { return target == ErrOverloaded }

@@ -1,0 +1,85 @@
+// Package pipeline holds the nouns that flow through Sluice and the few errors that its stages tell each other.
+//
+// An Event comes in at the socket and ends as a row; the rules turn some events into decisions, which are rows of the
+// outbox; a Lease is the right to deliver one of those rows for a while, and a Result says how that went. The stages
+// live in the folders below, each handing slices of these types to the next. This package imports only the standard
+// library, so that every stage and every client can use it.
+package pipeline
+
+import "time"
+
+// Event is one fact that a client reported. Past the ingest stage an Event is valid by construction: PostgreSQL can
+// store every field of it. Its strings and bytes belong to the Event and are never written to again, so Events may be
+// read from several goroutines.
+//
+// An empty string means that the client sent no such field; it is stored as NULL.
+type Event struct {
+	// ID names the event within its tenant. Together with OccurredAt it is the key by which a repeat is recognised.
+	ID UUID
+	// ClientID is the client's own id where that is no UUID; ID is then HashUUID(ClientID).
+	ClientID string
+	// Tenant owns the event. No rule and no answer crosses tenants.
+	Tenant int32
+	// Name is what happened, for example "signup_completed". Never empty.
+	Name string
+	// OccurredAt is when the client says that it happened, in UTC, to the microsecond. It is never corrected: a retry
+	// has to repeat it exactly.
+	OccurredAt time.Time
+	// TimeUnknown says that the client sent an id and no time, and that the id holds none, so that OccurredAt is
+	// ReceivedAt and a repeat of this event has to be looked up by its id alone.
+	TimeUnknown bool
+	// ReceivedAt is when the request was read, in UTC, to the microsecond.
+	ReceivedAt time.Time
+
+	AnonymousID string
+	UserID      string
+	SessionID   string
+	PageURL     string
+	Referrer    string
+	UserAgent   string
+
+	// Properties is the client's JSON object, byte for byte; nil where it sent none.
+	Properties []byte
+}
+
+// eventOverhead is what an Event costs beside its strings: the struct itself (about 250 bytes on 64-bit machines)
+// and its share of the slices that carry it.
+const eventOverhead = 320
+
+// Size is what the event counts against bounds on memory, in bytes.
+func (e *Event) Size() int {
+	return eventOverhead + len(e.ClientID) + len(e.Name) + len(e.AnonymousID) + len(e.UserID) + len(e.SessionID) +
+		len(e.PageURL) + len(e.Referrer) + len(e.UserAgent) + len(e.Properties)
+}
+
+// Outcome is what became of one event.
+type Outcome uint8
+
+const (
+	// Stored: the event, and everything that the rules decided about it, is committed.
+	Stored Outcome = iota + 1
+	// Duplicate: an event with this key was stored before, or stands earlier in the same batch. Nothing was done.
+	Duplicate
+	// Rejected: the event can never be stored as it is. Sending it again does not help.
+	Rejected
+)
+
+func (o Outcome) String() string {
+	switch o {
+	case Stored:
+		return "stored"
+	case Duplicate:
+		return "duplicate"
+	case Rejected:
+		return "rejected"
+	}
+	return "unknown"
+}
+
+// Verdict is the answer to one event.
+type Verdict struct {
+	Outcome Outcome
+	// Field and Reason say what is wrong with a rejected event; both are empty otherwise. Field may be empty where
+	// the event as a whole is at fault.
+	Field, Reason string
+}

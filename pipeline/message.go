@@ -1,0 +1,73 @@
+package pipeline
+
+import "time"
+
+// Message is one promise: something to be delivered to one destination. It is a row of the outbox, made by a rule or
+// by an application in its own transaction.
+type Message struct {
+	// ID is the row's key, unique in the database.
+	ID     int64
+	Tenant int32
+	// Type is the rule's id for a rule's decision, and the event type for an application's message.
+	Type string
+	// SubjectKey says whom or what the message is about; it may be empty.
+	SubjectKey string
+	// IdempotencyKey is sent with every attempt, and is never that of another message.
+	IdempotencyKey UUID
+	// Destination is a name from the configuration, never an address.
+	Destination string
+	// Payload is a JSON value.
+	Payload []byte
+	// Headers are sent along; names and values are the application's own. May be nil.
+	Headers map[string]string
+	// Rule says that a rule decided this message, not an application.
+	Rule bool
+	// CreatedAt is when the message was committed to, by the database's clock.
+	CreatedAt time.Time
+}
+
+// Lease is the right to deliver one message until a moment. Every write about the message carries the token; when the
+// lease has run out and another worker has taken the message, such a write changes nothing.
+type Lease struct {
+	Message
+	Token UUID
+	// Attempt counts from 1 and includes the attempt that this lease is for.
+	Attempt int
+	// Until is when the lease ends, by this process's monotonic clock (taken before the claim was sent, so that it errs
+	// on the early side whatever the clocks of the two machines say).
+	Until time.Time
+}
+
+// DeliveryStatus is where a message stands after an attempt. The values are those of the outbox's status column.
+type DeliveryStatus string
+
+const (
+	// Sent: the destination took it. Final.
+	Sent DeliveryStatus = "sent"
+	// Failed: this attempt did not succeed; the next is due after Result.RetryIn.
+	Failed DeliveryStatus = "failed"
+	// Dead: given up. Final until an operator retries it.
+	Dead DeliveryStatus = "dead"
+	// Skipped: it no longer had to be sent. Final.
+	Skipped DeliveryStatus = "skipped"
+	// Released: not attempted; due again after Result.RetryIn, and the attempt is not counted. Not a status in the
+	// database, where the row goes back to what it was.
+	Released DeliveryStatus = "released"
+)
+
+// Result is how the attempt under one lease ended.
+type Result struct {
+	MessageID int64
+	Token     UUID
+	Status    DeliveryStatus
+	// RetryIn is how long to wait before the next attempt, for Failed and Released.
+	RetryIn time.Duration
+	// Error says what went wrong, for people, without secrets; empty on success. At most 1,000 bytes of UTF-8
+	// without NUL.
+	Error string
+	// HTTPStatus is the answer's status code, 0 where there was none.
+	HTTPStatus int
+	// StartedAt and Latency time the attempt; both are zero where nothing was sent.
+	StartedAt time.Time
+	Latency   time.Duration
+}

@@ -1,0 +1,90 @@
+package pipeline
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestUUIDRoundTrip(t *testing.T) {
+	now := time.Date(2026, 11, 30, 12, 0, 0, 123e6, time.UTC)
+	for _, u := range []UUID{{}, NewUUIDv4(), NewUUIDv7(now), HashUUID("order-17"), {0: 0xff, 15: 0xab}} {
+		got, ok := ParseUUID(u.String())
+		if !ok || got != u {
+			t.Errorf("ParseUUID(%q) = %v, %v; want the same", u.String(), got, ok)
+		}
+		if got, ok := ParseUUID(strings.ToUpper(u.String())); !ok || got != u {
+			t.Errorf("ParseUUID of upper case %q = %v, %v; want the same", u, got, ok)
+		}
+	}
+	if got, ok := NewUUIDv7(now).Time(); !ok || !got.Equal(now) {
+		t.Errorf("time inside a UUIDv7 = %v, %v; want %v", got, ok, now)
+	}
+	if _, ok := NewUUIDv4().Time(); ok {
+		t.Error("a UUIDv4 holds no time, but Time gave one")
+	}
+}
+
+func TestParseUUIDRefuses(t *testing.T) {
+	for _, s := range []string{
+		"", "50172", "not-a-uuid", "0190163d-8694-739b-aea5-966c26f8ad9", "0190163d-8694-739b-aea5-966c26f8ad911",
+		"0190163d8694-739b-aea5-966c26f8ad91-", "0190163d-8694-739b-aea5-966c26f8ad9g", "{190163d-8694-739b-aea5-966c26f8ad9}",
+		"0190163d-8694-739b-aea5-966c26f8ad\x00\x00",
+	} {
+		if u, ok := ParseUUID(s); ok {
+			t.Errorf("ParseUUID(%q) = %v; want a refusal", s, u)
+		}
+	}
+}
+
+func TestHashUUIDIsVersion8(t *testing.T) {
+	u := HashUUID("order-17")
+	if u != HashUUID("order-17") || u == HashUUID("order-18") {
+		t.Fatal("HashUUID must be a function of its argument, and tell two arguments apart")
+	}
+	if u[6]>>4 != 8 || u[8]>>6 != 2 {
+		t.Fatalf("HashUUID = %v; want version 8, variant 2", u)
+	}
+}
+
+func TestOverloadedIs(t *testing.T) {
+	err := fmt.Errorf("buffer: %w", &Overloaded{RetryAfter: time.Second, Remedy: "raise buffer.max-bytes"})
+	if !errors.Is(err, ErrOverloaded) || errors.Is(err, ErrClosed) {
+		t.Fatalf("errors.Is on %v does not tell ErrOverloaded from ErrClosed", err)
+	}
+}
+
+// TestImports holds the layering: the root imports only the standard library, a stage imports the root and no other
+// stage, pgx stays where SQL runs and fasthttp at the edge and in the sender.
+func TestImports(t *testing.T) {
+	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}}{{range .Imports}} {{.}}{{end}}", "sluice/...").CombinedOutput()
+	if err != nil {
+		t.Fatalf("go list: %v\n%s", err, out)
+	}
+	sql := []string{"copyin", "evaluate", "sweep", "claim", "retain", "outbox", "inbox", "schema"}
+	http := []string{"ingest", "deliver"}
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		pkg, imports := f[0], f[1:]
+		stage, isStage := strings.CutPrefix(pkg, "sluice/pipeline/")
+		stage, _, _ = strings.Cut(stage, "/")
+		for _, imp := range imports {
+			own := strings.HasPrefix(imp, "sluice/")
+			std := !own && !strings.Contains(strings.SplitN(imp, "/", 2)[0], ".")
+			switch {
+			case pkg == "sluice/pipeline" && !std:
+				t.Errorf("%s imports %s; the root imports only the standard library", pkg, imp)
+			case isStage && own && imp != "sluice/pipeline" && !strings.HasPrefix(imp+"/", "sluice/pipeline/"+stage+"/"):
+				t.Errorf("%s imports %s; a stage imports the root and nothing else of ours", pkg, imp)
+			case isStage && strings.HasPrefix(imp, "github.com/jackc/pgx/") && !slices.Contains(sql, stage):
+				t.Errorf("%s imports %s; no SQL runs there", pkg, imp)
+			case isStage && strings.HasPrefix(imp, "github.com/valyala/fasthttp") && !slices.Contains(http, stage):
+				t.Errorf("%s imports %s; fasthttp stays at the edge and in the sender", pkg, imp)
+			}
+		}
+	}
+}
