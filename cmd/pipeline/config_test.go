@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func writeFile(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func runCommand(t *testing.T, environ []string, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	status = dispatch(context.Background(), args, environment{stdin: strings.NewReader(""), stdout: &out, stderr: &errOut, environ: environ})
+	return status, out.String(), errOut.String()
+}
+
+func TestConfigPrecedence(t *testing.T) {
+	file := writeFile(t, "p.yaml", "listen: file:1\nadmin:\n  listen: file:2\nadmin.ready-fill: 0.5\ndrain-timeout: 1d\nlog: {level: warn}\nroles: [ingest, deliver]\n")
+	cfg := defaultConfig()
+	settings := cfg.settings()
+	rest, help, err := loadSettings(settings,
+		[]string{"--config", file, "--listen=flag:1", "-log.level", "debug"},
+		[]string{"PIPELINE_LISTEN=env:1", "PIPELINE_ADMIN_LISTEN=env:2", "HOME=/root", "PIPELINE_PORT_8080_TCP_ADDR=10.0.0.1", "PIPELINE_SERVICE_HOST=10.0.0.1"})
+	if err != nil || help || len(rest) > 0 {
+		t.Fatalf("loadSettings: rest %q, help %v, error %v", rest, help, err)
+	}
+	source := map[string]string{}
+	for _, s := range settings {
+		source[s.key] = s.source
+	}
+	check := func(key string, got, want any, wantSource string) {
+		t.Helper()
+		if got != want || source[key] != wantSource {
+			t.Errorf("%s = %v from %q; want %v from %q", key, got, source[key], want, wantSource)
+		}
+	}
+	check("listen", cfg.listen, "flag:1", "flag --listen")
+	check("log.level", cfg.logLevel, "debug", "flag --log.level")
+	check("admin.listen", cfg.adminListen, "env:2", "environment PIPELINE_ADMIN_LISTEN")
+	check("admin.ready-fill", cfg.readyFill, 0.5, file+":4:1")
+	check("drain-timeout", cfg.drainTimeout, 24*time.Hour, file+":5:1")
+	check("roles", strings.Join(cfg.roles, ","), "ingest,deliver", file+":7:1")
+	check("log.format", cfg.logFormat, "auto", "default")
+}
+
+func TestConfigReportsEveryFaultAtOnce(t *testing.T) {
+	file := writeFile(t, "bad.yaml", "lisen: a:1\nadmin:\n  listn: b:2\nlog.level: debug\nlog:\n  level: info\ndrain-timeout: soon\nrules: {a: b}\n")
+	status, _, got := runCommand(t, []string{"PIPELINE_LISTN=x", "PIPELINE_ADMIN_READY_FILL=lots"},
+		"config", "--config", file, "--drain-timeot", "5s", "--database.connections=many", "--listen")
+	if status != 2 {
+		t.Errorf("status = %d, want 2", status)
+	}
+	for _, want := range []string{
+		file + `:1:1: unknown key "lisen"; did you mean "listen"?`,
+		file + `:3:3: unknown key "admin.listn"; did you mean "admin.listen"?`,
+		file + `:6:3: log.level is set twice, first at ` + file + `:4:1`,
+		file + `:7:1: drain-timeout: "soon" is not a duration`,
+		file + `:8:1: rules takes one value`,
+		`unknown variable PIPELINE_LISTN; did you mean "PIPELINE_LISTEN"?`,
+		`environment PIPELINE_ADMIN_READY_FILL: admin.ready-fill: "lots" is not a number`,
+		`unknown flag --drain-timeot; did you mean "drain-timeout"?`,
+		`flag --database.connections: database.connections: "many" is not a whole number`,
+		`flag --listen needs a value`,
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("missing %q in:\n%s", want, got)
+		}
+	}
+}
+
+func TestConfigValidates(t *testing.T) {
+	status, _, got := runCommand(t, nil, "config", "--roles", "ingest,delivr", "--log.format=xml", "--drain-timeout", "0s")
+	for _, want := range []string{`roles: unknown role "delivr"; did you mean "deliver"?`, "log.format", "drain-timeout"} {
+		if status != 2 || !strings.Contains(got, want) {
+			t.Errorf("status %d, want 2 and %q in:\n%s", status, want, got)
+		}
+	}
+}
+
+func TestConfigMasksSecrets(t *testing.T) {
+	for _, c := range []struct{ url, keep string }{
+		{"postgres://app:hunter2@db:5432/x?sslmode=require", "app"},
+		{"postgres://app@db/x?password=hunter2", "db"},
+		{"host=db user=app password=hunter2 dbname=x", "dbname=x"},
+		{"host=db password = 'hunter2 \\' hunter2' dbname=x", "dbname=x"},
+		{"postgres://app:hun%ter2hunter2@db/x", ""},
+	} {
+		status, got, errOut := runCommand(t, []string{"DATABASE_URL=" + c.url}, "config")
+		if status != 0 || strings.Contains(got+errOut, "hunter2") || !strings.Contains(got, c.keep) || !strings.Contains(got, "environment DATABASE_URL") {
+			t.Errorf("config with DATABASE_URL=%s: status %d, printed\n%s%s", c.url, status, got, errOut)
+		}
+	}
+	_, got, _ := runCommand(t, []string{"DATABASE_URL=postgres://other", "PIPELINE_DATABASE_URL=postgres://ours"}, "config")
+	if !strings.Contains(got, "postgres://ours") {
+		t.Errorf("PIPELINE_DATABASE_URL does not win over DATABASE_URL:\n%s", got)
+	}
+}
+
+// What "pipeline config" prints is a configuration file that gives the same settings.
+func TestConfigPrintsAFile(t *testing.T) {
+	_, first, errOut := runCommand(t, nil, "config", "--drain-timeout=90s", "--rules", "it's: a # file.yaml")
+	file := writeFile(t, "again.yaml", first)
+	_, second, errOut2 := runCommand(t, nil, "config", "--config", file)
+	cut := func(s string) (lines []string) {
+		for line := range strings.Lines(s) {
+			line, _, _ = strings.Cut(line, "  # ")
+			line = strings.TrimSpace(line[:max(0, strings.LastIndex(line+" # ", " # "))])
+			lines = append(lines, line)
+		}
+		return lines
+	}
+	if a, b := strings.Join(cut(first), "\n"), strings.Join(cut(second), "\n"); a != b || a == "" {
+		t.Errorf("printed\n%s%s\nread back as\n%s%s", a, errOut, b, errOut2)
+	}
+}
+
+func TestEnvironmentNamesAreDistinct(t *testing.T) {
+	seen := map[string]string{}
+	for _, s := range defaultConfig().settings() {
+		n := envName(s.key)
+		if seen[n] != "" {
+			t.Errorf("%s and %s share the variable %s", s.key, seen[n], n)
+		}
+		if serviceVariable.MatchString(n) {
+			t.Errorf("%s would be taken for a variable of a container platform", n)
+		}
+		seen[n] = s.key
+	}
+}
+
+func TestParseValue(t *testing.T) {
+	var d time.Duration
+	var n int
+	for text, want := range map[string]time.Duration{"7d": 168 * time.Hour, "1d12h": 36 * time.Hour, "-0.5d": -12 * time.Hour, "90s": 90 * time.Second, "0": 0} {
+		if err := parseValue(&d, "", text); err != nil || d != want {
+			t.Errorf("parseValue(%q) = %v, %v; want %v", text, d, err, want)
+		}
+		if err := parseValue(&d, "", formatDuration(want)); err != nil || d != want {
+			t.Errorf("%v written as %q is read as %v, %v", want, formatDuration(want), d, err)
+		}
+	}
+	for text, want := range map[string]int{"65536": 65536, "64KiB": 65536, "256 MiB": 256 << 20, "1GB": 1e9, "8B": 8, "1_000": 1000} {
+		if err := parseValue(&n, "bytes", text); err != nil || n != want {
+			t.Errorf("parseValue(%q) = %v, %v; want %v", text, n, err, want)
+		}
+	}
+	for _, text := range []string{"", "1.5MiB", "9999999999GiB", "MiB", "64 apples"} {
+		if err := parseValue(&n, "bytes", text); err == nil {
+			t.Errorf("parseValue(%q) = %d; want an error", text, n)
+		}
+	}
+	if err := parseValue(&n, "events", "64KiB"); err == nil {
+		t.Error("a count of events took 64KiB")
+	}
+	for _, text := range []string{"", "d", "1d-2h", "3 days", "99999999999d"} {
+		if err := parseValue(&d, "", text); err == nil {
+			t.Errorf("parseValue(%q) = %v; want an error", text, d)
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	status, got, _ := runCommand(t, nil)
+	if status != 0 {
+		t.Errorf("without a command the status is %d, want 0", status)
+	}
+	for _, c := range commands {
+		if !strings.Contains(got, c.name) || !strings.Contains(got, c.help) {
+			t.Errorf("the list of commands lacks %q", c.name)
+		}
+		status, help, errOut := runCommand(t, nil, c.name, "--help")
+		if status != 0 || !strings.Contains(help, "Example:\n  ") || errOut != "" {
+			t.Errorf("%s --help: status %d, stderr %q, want an example in\n%s", c.name, status, errOut, help)
+		}
+	}
+	status, _, errOut := runCommand(t, nil, "confg")
+	if status != 2 || !strings.Contains(errOut, `did you mean "config"?`) {
+		t.Errorf("pipeline confg: status %d, %q", status, errOut)
+	}
+}

@@ -1,0 +1,214 @@
+// Command pipeline takes events over HTTP, stores them in PostgreSQL, decides by rules what has to be done about them,
+// and does it: signed webhooks. This package is the only place that knows every stage; it holds the commands, the
+// configuration, and the wiring with its ordered start and stop.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"golang.org/x/term"
+)
+
+// environment is what a command knows of the world, so that tests can give it another one.
+type environment struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	// environ is as os.Environ gives it.
+	environ []string
+	// terminal says that a person reads stderr.
+	terminal bool
+}
+
+// command is one word after "pipeline". A command lives in a file of its own and adds one line to the table below.
+type command struct {
+	name string
+	// help is one line for the list of commands; the command's own --help tells the rest.
+	help string
+	// run returns nil for success, flag.ErrHelp after it printed help, a usageError for a wrong call, and an
+	// exitError where the exit status says more than failure. ctx ends at the first SIGINT or SIGTERM.
+	run func(ctx context.Context, args []string, env environment) error
+}
+
+var commands = []command{
+	{"config", "print the settings in force, and where each comes from", configCommand},
+	{"version", "print the version", versionCommand},
+}
+
+// usageError is a command line that can't be understood: exit status 2.
+type usageError struct{ error }
+
+// exitError ends the program with a status of its own.
+type exitError struct {
+	error
+	status int
+}
+
+func main() {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		cancel()
+		second := <-signals
+		fmt.Fprintf(os.Stderr, "pipeline: second signal (%s): stopping at once\n", second)
+		os.Exit(128 + int(second.(syscall.Signal)))
+	}()
+	os.Exit(dispatch(ctx, os.Args[1:], environment{
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, environ: os.Environ(),
+		terminal: term.IsTerminal(int(os.Stderr.Fd())),
+	}))
+}
+
+// dispatch runs the command that args name and gives the exit status.
+func dispatch(ctx context.Context, args []string, env environment) int {
+	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
+		printCommands(env.stdout)
+		return 0
+	}
+	var names []string
+	for _, c := range commands {
+		names = append(names, c.name)
+		if c.name != args[0] {
+			continue
+		}
+		err := c.run(ctx, args[1:], env)
+		var usage usageError
+		var exit exitError
+		switch {
+		case err == nil || errors.Is(err, flag.ErrHelp):
+			return 0
+		case errors.As(err, &usage):
+			fmt.Fprintf(env.stderr, "pipeline %s: %v\nSee \"pipeline %s --help\".\n", c.name, err, c.name)
+			return 2
+		case errors.As(err, &exit):
+			fmt.Fprintf(env.stderr, "pipeline %s: %v\n", c.name, err)
+			return exit.status
+		}
+		fmt.Fprintf(env.stderr, "pipeline %s: %v\n", c.name, err)
+		return 1
+	}
+	fmt.Fprintf(env.stderr, "pipeline: unknown command %q%s\nSee \"pipeline help\".\n", args[0], didYouMean(args[0], names))
+	return 2
+}
+
+func printCommands(w io.Writer) {
+	fmt.Fprint(w, `Events in by HTTP, stored in PostgreSQL, acted upon by rules, sent on as signed webhooks.
+
+Usage: pipeline COMMAND [flags]
+
+Commands:
+`)
+	for _, c := range commands {
+		fmt.Fprintf(w, "  %-11s %s\n", c.name, c.help)
+	}
+	fmt.Fprint(w, `
+Start with "pipeline demo", or "pipeline run" and "pipeline receiver" in two terminals.
+"pipeline COMMAND --help" shows a command's flags and an example.
+
+Exit status: 0 success, 1 failure, 2 wrong call, 3 done but some input was rejected,
+128 + N stopped at once by a second signal N.
+`)
+}
+
+// newFlags makes the flag set of a command. Its --help prints about, an example and the flags, to stdout.
+func newFlags(env environment, name, about, example string) *flag.FlagSet {
+	fs := flag.NewFlagSet(name, flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.Usage = func() {
+		fmt.Fprintf(env.stdout, "%s\n\nExample:\n%s\n", about, indent(example))
+		any := false
+		fs.VisitAll(func(f *flag.Flag) {
+			if !any {
+				fmt.Fprint(env.stdout, "\nFlags:\n")
+				any = true
+			}
+			arg, text := flag.UnquoteUsage(f)
+			fmt.Fprintf(env.stdout, "  --%s\n        %s", strings.TrimSpace(f.Name+" "+arg), text)
+			if f.DefValue != "" && f.DefValue != "false" {
+				fmt.Fprintf(env.stdout, " (default %s)", f.DefValue)
+			}
+			fmt.Fprintln(env.stdout)
+		})
+	}
+	return fs
+}
+
+// parseFlags parses args, in which flags may stand before and after the arguments, and gives the arguments.
+func parseFlags(fs *flag.FlagSet, args []string) ([]string, error) {
+	var rest []string
+	for {
+		if err := fs.Parse(args); err != nil {
+			if errors.Is(err, flag.ErrHelp) {
+				return nil, err
+			}
+			var names []string
+			fs.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
+			if name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: -"); ok {
+				return nil, usageError{fmt.Errorf("unknown flag --%s%s", name, didYouMean(name, names))}
+			}
+			return nil, usageError{err}
+		}
+		if fs.NArg() == 0 {
+			return rest, nil
+		}
+		done := len(args) - fs.NArg()
+		if done > 0 && args[done-1] == "--" {
+			return append(rest, fs.Args()...), nil
+		}
+		rest = append(rest, fs.Arg(0))
+		args = fs.Args()[1:]
+	}
+}
+
+func indent(s string) string {
+	return "  " + strings.ReplaceAll(strings.TrimSpace(s), "\n", "\n  ")
+}
+
+// didYouMean gives `; did you mean "x"?` for the nearest of names, or nothing where none is near.
+func didYouMean(got string, names []string) string {
+	best, bestDistance := "", max(2, len(got)/4)+1
+	for _, n := range names {
+		if d := editDistance(got, n); d < bestDistance {
+			best, bestDistance = n, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %q?", best)
+}
+
+// editDistance counts the insertions, deletions, replacements and swaps of neighbours that turn a into b.
+func editDistance(a, b string) int {
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		rows[i][0] = i
+	}
+	for j := range rows[0] {
+		rows[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			d := min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				d = min(d, rows[i-2][j-2]+1)
+			}
+			rows[i][j] = d
+		}
+	}
+	return rows[len(a)][len(b)]
+}

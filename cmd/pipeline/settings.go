@@ -1,0 +1,250 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// setting is one value that an operator may set, in a file, in the environment or by a flag, under one name. The table
+// in config.go is the only place that lists them: parsing, "pipeline config", --help and docs/operations.md all come
+// from it.
+type setting struct {
+	// key is "stage.name" in kebab case. The flag is --stage.name, the variable PIPELINE_STAGE_NAME.
+	key string
+	// value points to where the setting lives: *string, *[]string, *bool, *time.Duration, *int, *int32, *int64 or
+	// *float64.
+	value any
+	// unit is what a number counts; "bytes" makes sizes such as 64MiB readable.
+	unit string
+	doc  string
+	// mask hides the secret part of the value; nil where there is none.
+	mask func(string) string
+	// source tells where the value in force comes from.
+	source string
+}
+
+// text is the value as parseValue reads it, for print where secrets are masked.
+func (s *setting) text() string {
+	text := formatValue(s.value, s.unit)
+	if s.mask != nil && text != "" {
+		return s.mask(text)
+	}
+	return text
+}
+
+func (s *setting) isBool() bool {
+	_, ok := s.value.(*bool)
+	return ok
+}
+
+// set parses text into the value. On failure the value keeps what it had, and the error names where text stands.
+func (s *setting) set(text, source string) error {
+	if err := parseValue(s.value, s.unit, text); err != nil {
+		if s.mask != nil {
+			err = errors.New("can't be parsed")
+		}
+		return fmt.Errorf("%s: %s: %w", source, s.key, err)
+	}
+	s.source = source
+	return nil
+}
+
+// envName is the environment variable of a key.
+func envName(key string) string {
+	return "PIPELINE_" + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(key))
+}
+
+// serviceVariable matches what Kubernetes and Docker links put into the environment for a service named "pipeline".
+// It looks like our settings and is none.
+var serviceVariable = regexp.MustCompile(`^PIPELINE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_.*)?)?)$`)
+
+// loadSettings fills the settings from a file, then the environment, then flags, each overriding the one before, and
+// reports every fault at once. It gives the arguments that are no flags. help says that --help was among args.
+func loadSettings(settings []*setting, args, environ []string) (rest []string, help bool, err error) {
+	byKey := make(map[string]*setting, len(settings))
+	keys := make([]string, 0, len(settings)+1)
+	for _, s := range settings {
+		byKey[s.key] = s
+		keys = append(keys, s.key)
+	}
+	keys = append(keys, "config")
+
+	var errs []error
+	flags, rest, help, flagErrs := splitFlags(byKey, keys, args)
+	env, envErrs := splitEnvironment(settings, keys, environ)
+
+	file := env["config"]
+	if f, ok := flags["config"]; ok {
+		file = f
+	}
+	if file != "" {
+		errs = append(errs, loadFile(byKey, keys, file)...)
+	}
+	errs = append(errs, envErrs...)
+	for _, s := range settings {
+		if text, ok := env[s.key]; ok {
+			source := "environment " + envName(s.key)
+			if s.key == "database-url" && !hasVariable(environ, source[len("environment "):]) {
+				source = "environment DATABASE_URL"
+			}
+			if err := s.set(text, source); err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
+	errs = append(errs, flagErrs...)
+	for _, s := range settings {
+		if text, ok := flags[s.key]; ok {
+			if err := s.set(text, "flag --"+s.key); err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return rest, help, errors.Join(errs...)
+}
+
+// splitFlags takes --key=value, --key value and, for settings that are true or false, --key alone; one hyphen does as
+// well as two.
+func splitFlags(byKey map[string]*setting, keys, args []string) (flags map[string]string, rest []string, help bool, errs []error) {
+	flags = map[string]string{}
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		if arg == "--" {
+			return flags, append(rest, args[i+1:]...), help, errs
+		}
+		if len(arg) < 2 || arg[0] != '-' {
+			rest = append(rest, arg)
+			continue
+		}
+		name, value, hasValue := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-"), "=")
+		if name == "h" || name == "help" {
+			help = true
+			continue
+		}
+		s := byKey[name]
+		switch {
+		case s == nil && name != "config":
+			errs = append(errs, fmt.Errorf("unknown flag --%s%s", name, didYouMean(name, keys)))
+			// Its value, where it has one, is no argument either.
+			if !hasValue && i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") {
+				i++
+			}
+			continue
+		case !hasValue && s != nil && s.isBool():
+			value = "true"
+		case !hasValue && i+1 == len(args):
+			errs = append(errs, fmt.Errorf("flag --%s needs a value", name))
+			continue
+		case !hasValue:
+			i++
+			value = args[i]
+		}
+		flags[name] = value
+	}
+	return flags, rest, help, errs
+}
+
+func hasVariable(environ []string, name string) bool {
+	return slices.ContainsFunc(environ, func(v string) bool { return strings.HasPrefix(v, name+"=") })
+}
+
+func splitEnvironment(settings []*setting, keys, environ []string) (values map[string]string, errs []error) {
+	values = map[string]string{}
+	byName := map[string]string{envName("config"): "config"}
+	names := make([]string, 0, len(keys))
+	for _, k := range keys {
+		names = append(names, envName(k))
+	}
+	for _, s := range settings {
+		byName[envName(s.key)] = s.key
+	}
+	for _, v := range environ {
+		name, value, _ := strings.Cut(v, "=")
+		key, known := byName[name]
+		switch {
+		case known:
+			values[key] = value
+		case strings.HasPrefix(name, "PIPELINE_") && !serviceVariable.MatchString(name):
+			errs = append(errs, fmt.Errorf("environment: unknown variable %s%s", name, didYouMean(name, names)))
+		}
+	}
+	// Our own name for it wins over the one that everybody uses.
+	for _, v := range environ {
+		if value, ok := strings.CutPrefix(v, "DATABASE_URL="); ok {
+			if _, set := values["database-url"]; !set && value != "" {
+				values["database-url"] = value
+			}
+		}
+	}
+	return values, errs
+}
+
+// loadFile reads a YAML file in which keys are nested, dotted, or both.
+func loadFile(byKey map[string]*setting, keys []string, file string) []error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return []error{fmt.Errorf("config: %w", err)}
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(text, &doc); err != nil {
+		return []error{fmt.Errorf("%s: %w", file, err)}
+	}
+	if len(doc.Content) == 0 {
+		return nil
+	}
+	var errs []error
+	seen := map[string]string{}
+	var walk func(prefix string, node *yaml.Node)
+	walk = func(prefix string, node *yaml.Node) {
+		if node.Kind == yaml.AliasNode {
+			node = node.Alias
+		}
+		if node.Kind != yaml.MappingNode {
+			errs = append(errs, fmt.Errorf("%s:%d:%d: expected settings as \"key: value\"", file, node.Line, node.Column))
+			return
+		}
+		for i := 0; i+1 < len(node.Content); i += 2 {
+			k, v := node.Content[i], node.Content[i+1]
+			if v.Kind == yaml.AliasNode {
+				v = v.Alias
+			}
+			at := fmt.Sprintf("%s:%d:%d", file, k.Line, k.Column)
+			key := prefix + k.Value
+			s := byKey[key]
+			switch {
+			case s == nil && v.Kind == yaml.MappingNode && slices.ContainsFunc(keys, func(k string) bool { return strings.HasPrefix(k, key+".") }):
+				walk(key+".", v)
+				continue
+			case s == nil:
+				errs = append(errs, fmt.Errorf("%s: unknown key %q%s", at, key, didYouMean(key, keys)))
+				continue
+			case seen[key] != "":
+				errs = append(errs, fmt.Errorf("%s: %s is set twice, first at %s", at, key, seen[key]))
+				continue
+			}
+			seen[key] = at
+			value := v.Value
+			if v.Kind == yaml.SequenceNode {
+				var parts []string
+				for _, item := range v.Content {
+					parts = append(parts, item.Value)
+				}
+				value = strings.Join(parts, ",")
+			} else if v.Kind != yaml.ScalarNode {
+				errs = append(errs, fmt.Errorf("%s: %s takes one value", at, key))
+				continue
+			}
+			if err := s.set(value, at); err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
+	walk("", doc.Content[0])
+	return errs
+}

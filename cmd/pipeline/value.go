@@ -1,0 +1,203 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// parseValue reads text into what p points to.
+func parseValue(p any, unit, text string) error {
+	text = strings.TrimSpace(text)
+	switch p := p.(type) {
+	case *string:
+		*p = text
+	case *[]string:
+		*p = nil
+		for part := range strings.SplitSeq(text, ",") {
+			if part = strings.TrimSpace(part); part != "" {
+				*p = append(*p, part)
+			}
+		}
+	case *bool:
+		v, err := strconv.ParseBool(text)
+		if err != nil {
+			return fmt.Errorf("%q is neither true nor false", text)
+		}
+		*p = v
+	case *time.Duration:
+		v, err := parseDuration(text)
+		if err != nil {
+			return err
+		}
+		*p = v
+	case *int:
+		v, err := parseInt(unit, text)
+		if err != nil {
+			return err
+		}
+		*p = int(v)
+	case *int32:
+		v, err := parseInt(unit, text)
+		if err != nil {
+			return err
+		}
+		if v > math.MaxInt32 || v < math.MinInt32 {
+			return fmt.Errorf("%s is out of range", text)
+		}
+		*p = int32(v)
+	case *int64:
+		v, err := parseInt(unit, text)
+		if err != nil {
+			return err
+		}
+		*p = v
+	case *float64:
+		v, err := strconv.ParseFloat(text, 64)
+		if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {
+			return fmt.Errorf("%q is not a number", text)
+		}
+		*p = v
+	default:
+		panic(fmt.Sprintf("setting of type %T", p))
+	}
+	return nil
+}
+
+// formatValue writes what p points to in the form that parseValue reads.
+func formatValue(p any, unit string) string {
+	switch p := p.(type) {
+	case *string:
+		return *p
+	case *[]string:
+		return strings.Join(*p, ",")
+	case *bool:
+		return strconv.FormatBool(*p)
+	case *time.Duration:
+		return formatDuration(*p)
+	case *int:
+		return formatInt(int64(*p), unit)
+	case *int32:
+		return formatInt(int64(*p), unit)
+	case *int64:
+		return formatInt(*p, unit)
+	case *float64:
+		return strconv.FormatFloat(*p, 'g', -1, 64)
+	}
+	panic(fmt.Sprintf("setting of type %T", p))
+}
+
+var days = regexp.MustCompile(`^(-?)([0-9]+(?:\.[0-9]+)?)d(.*)$`)
+
+// parseDuration is time.ParseDuration with days, of 24 hours, in front.
+func parseDuration(text string) (time.Duration, error) {
+	m := days.FindStringSubmatch(text)
+	if m == nil {
+		v, err := time.ParseDuration(text)
+		if err != nil {
+			return 0, fmt.Errorf("%q is not a duration such as 500ms, 30s, 2h or 7d", text)
+		}
+		return v, nil
+	}
+	n, err := strconv.ParseFloat(m[2], 64)
+	if err != nil || n > 106000 {
+		return 0, fmt.Errorf("%q is too long a duration", text)
+	}
+	v := time.Duration(n * float64(24*time.Hour))
+	if m[3] != "" {
+		rest, err := time.ParseDuration(m[3])
+		if err != nil || rest < 0 {
+			return 0, fmt.Errorf("%q is not a duration such as 500ms, 30s, 2h or 7d", text)
+		}
+		v += rest
+	}
+	if m[1] == "-" {
+		v = -v
+	}
+	return v, nil
+}
+
+// formatDuration is Duration.String without its idle zeros, in days where they are whole: 5m and not 5m0s.
+func formatDuration(d time.Duration) string {
+	if d != 0 && d%(24*time.Hour) == 0 {
+		return fmt.Sprintf("%dd", d/(24*time.Hour))
+	}
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
+
+var byteUnits = []struct {
+	name string
+	size int64
+}{
+	{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"GB", 1e9}, {"MB", 1e6}, {"kB", 1e3}, {"KB", 1e3}, {"B", 1},
+}
+
+func parseInt(unit, text string) (int64, error) {
+	factor := int64(1)
+	digits := text
+	if unit == "bytes" {
+		for _, u := range byteUnits {
+			if n, ok := strings.CutSuffix(text, u.name); ok {
+				digits, factor = strings.TrimSpace(n), u.size
+				break
+			}
+		}
+	}
+	v, err := strconv.ParseInt(strings.ReplaceAll(digits, "_", ""), 10, 64)
+	if err != nil {
+		if unit == "bytes" {
+			return 0, fmt.Errorf("%q is not a size such as 65536, 64KiB or 256MiB", text)
+		}
+		return 0, fmt.Errorf("%q is not a whole number", text)
+	}
+	if v > math.MaxInt64/factor || v < math.MinInt64/factor {
+		return 0, fmt.Errorf("%q is out of range", text)
+	}
+	return v * factor, nil
+}
+
+func formatInt(v int64, unit string) string {
+	if unit == "bytes" && v != 0 {
+		for _, u := range byteUnits[:3] {
+			if v%u.size == 0 {
+				return strconv.FormatInt(v/u.size, 10) + u.name
+			}
+		}
+	}
+	return strconv.FormatInt(v, 10)
+}
+
+const masked = "xxxxx"
+
+var dsnPassword = regexp.MustCompile(`(?i)((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)`)
+
+// maskURL hides the passwords in a PostgreSQL connection string, in its URL and in its key=value form.
+func maskURL(s string) string {
+	if !strings.Contains(s, "://") {
+		return dsnPassword.ReplaceAllString(s, "${1}"+masked)
+	}
+	u, err := url.Parse(s)
+	if err != nil {
+		return "(not shown: it can't be parsed, so its password can't be told from the rest)"
+	}
+	if q := u.Query(); q.Has("password") || q.Has("sslpassword") {
+		for _, k := range []string{"password", "sslpassword"} {
+			if q.Has(k) {
+				q.Set(k, masked)
+			}
+		}
+		u.RawQuery = q.Encode()
+	}
+	return u.Redacted()
+}

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+)
+
+func versionCommand(_ context.Context, args []string, env environment) error {
+	fs := newFlags(env, "version", "Prints the version of the program, the commit it was built from, and the Go that built it.", "pipeline version")
+	if _, err := parseFlags(fs, args); err != nil {
+		return err
+	}
+	fmt.Fprintln(env.stdout, version())
+	return nil
+}
+
+// version tells what the Go toolchain recorded in the binary.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "pipeline (no build information)"
+	}
+	revision, modified := "unknown commit", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision" && len(s.Value) >= 12:
+			revision = s.Value[:12]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			modified = ", modified"
+		}
+	}
+	return fmt.Sprintf("pipeline %s (%s%s) %s", info.Main.Version, revision, modified, info.GoVersion)
+}
