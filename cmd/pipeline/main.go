@@ -39,6 +39,7 @@ type command struct {
 
 var commands = []command{
 	{"config", "print the settings in force, and where each comes from", configCommand},
+	{"receiver", "a webhook sink for trials: verifies, deduplicates, fails on demand", receiverCommand},
 	{"version", "print the version", versionCommand},
 }
 
