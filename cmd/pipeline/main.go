@@ -39,6 +39,7 @@ type command struct {
 
 var commands = []command{
 	{"config", "print the settings in force, and where each comes from", configCommand},
+	{"import", "send a file of events to a running pipeline, resumable", importCommand},
 	{"receiver", "a webhook sink for trials: verifies, deduplicates, fails on demand", receiverCommand},
 	{"version", "print the version", versionCommand},
 }

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+)
+
+// importProgress shows how far an import is: a bar for a person, a line now and then for a log.
+type importProgress struct {
+	env   environment
+	size  int64
+	every time.Duration
+	bar   *progressbar.ProgressBar // nil without a terminal
+
+	mu       sync.Mutex
+	shownAt  time.Time
+	noticeAt time.Time
+}
+
+func newProgress(env environment, size, offset int64, every time.Duration) *importProgress {
+	p := &importProgress{env: env, size: size, every: every, shownAt: time.Now()}
+	if env.terminal {
+		total := size
+		if total == 0 {
+			total = -1 // unknown: a spinner
+		}
+		p.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(env.stderr), progressbar.OptionShowBytes(true),
+			progressbar.OptionSetDescription("import"), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
+		_ = p.bar.Set64(offset) // drawing is not worth failing for
+	}
+	return p
+}
+
+func (p *importProgress) show(c checkpoint) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.bar != nil {
+		_ = p.bar.Set64(c.Offset)
+		return
+	}
+	if time.Since(p.shownAt) < p.every {
+		return
+	}
+	p.shownAt = time.Now()
+	share := ""
+	if p.size > 0 {
+		share = fmt.Sprintf(" (%d %%)", c.Offset*100/p.size)
+	}
+	fmt.Fprintf(p.env.stderr, "import: line %d%s, %d stored, %d duplicate, %d rejected\n", c.Line, share, c.Stored, c.Duplicate, c.Rejected)
+}
+
+// notice says why nothing moves, at most once a second.
+func (p *importProgress) notice(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.noticeAt) < time.Second {
+		return
+	}
+	p.noticeAt = time.Now()
+	if p.bar != nil {
+		_ = p.bar.Clear()
+	}
+	fmt.Fprintf(p.env.stderr, "import: %s\n", text)
+}
+
+func (p *importProgress) finish() {
+	if p.bar != nil {
+		_ = p.bar.Clear()
+	}
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/tidwall/gjson"
+
+	"sluice/pipeline"
+)
+
+const (
+	// importHead is how much of the input's beginning tells it from others.
+	importHead = 64 << 10
+	// maxImportLine is far above what an event may have; a longer line is rejected without being held in memory.
+	maxImportLine = 1 << 20
+	// maxImportBody seals a batch by size: half of what the pipeline takes in one request by default.
+	maxImportBody = 1 << 20
+)
+
+// lineReader cuts the input into batches.
+type lineReader struct {
+	in *bufio.Reader
+	// identity goes into derived event ids: the hash of the input's head.
+	identity string
+	offset   int64
+	line     int64
+	batch    int
+	buffer   []byte
+}
+
+func newLineReader(source io.Reader, ledger *importLedger, batch int) (*lineReader, error) {
+	r := &lineReader{batch: batch, offset: ledger.point.Offset, line: ledger.point.Line}
+	if ledger.file != nil {
+		// What the file grows by from now on is for the next import.
+		source = io.NewSectionReader(ledger.file, r.offset, ledger.size-r.offset)
+	}
+	r.in = bufio.NewReaderSize(source, importHead)
+	if ledger.file != nil {
+		r.identity = ledger.point.Head
+		return r, nil
+	}
+	head, err := r.in.Peek(importHead)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	r.identity = headHash(head)
+	return r, nil
+}
+
+func headHash(head []byte) string {
+	return fmt.Sprintf("%x", sha256.Sum256(head))
+}
+
+// next gives the next batch, or io.EOF. A last line without a line break counts.
+func (r *lineReader) next() (*importBatch, error) {
+	b := &importBatch{}
+	size := 0
+	for len(b.events) < r.batch && len(b.rejected) < r.batch && size < maxImportBody {
+		line, whole, err := r.readLine()
+		if len(line) == 0 && errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		r.line++
+		line = bytes.TrimSpace(line)
+		switch {
+		case len(line) == 0:
+		case !whole:
+			b.rejected = append(b.rejected, rejectedLine{Line: r.line, Reason: fmt.Sprintf("the line is over %d bytes long", maxImportLine), Text: rejectedText(line)})
+		case line[0] != '{' || !json.Valid(line):
+			b.rejected = append(b.rejected, rejectedLine{Line: r.line, Reason: "the line is not a JSON object", Text: rejectedText(line)})
+		default:
+			event := r.withID(line)
+			b.events = append(b.events, event)
+			b.lines = append(b.lines, r.line)
+			size += len(event) + 1
+		}
+	}
+	b.end, b.lastLine = r.offset, r.line
+	if len(b.events) == 0 && len(b.rejected) == 0 {
+		return nil, io.EOF
+	}
+	return b, nil
+}
+
+// readLine reads up to and including the next line break; whole is false for a line over maxImportLine, whose
+// beginning is returned. The slice is valid until the next call.
+func (r *lineReader) readLine() (line []byte, whole bool, err error) {
+	r.buffer = r.buffer[:0]
+	whole = true
+	for {
+		part, err := r.in.ReadSlice('\n')
+		r.offset += int64(len(part))
+		if whole {
+			r.buffer = append(r.buffer, part...)
+			whole = len(r.buffer) <= maxImportLine
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return r.buffer, whole, err
+		}
+	}
+}
+
+// withID copies the event, and gives it a derived event_id where it has none.
+func (r *lineReader) withID(line []byte) []byte {
+	id := gjson.GetBytes(line, "event_id")
+	if id.Exists() && id.Type != gjson.Null && id.String() != "" {
+		return bytes.Clone(line)
+	}
+	derived := pipeline.HashUUID(r.identity + "\n" + strconv.FormatInt(r.line, 10) + "\n" + string(line)).String()
+	if id.Exists() { // null or empty: put ours in its place
+		return bytes.Join([][]byte{line[:id.Index], []byte(`"` + derived + `"`), line[id.Index+len(id.Raw):]}, nil)
+	}
+	rest := bytes.TrimSpace(line[1:])
+	comma := ","
+	if rest[0] == '}' {
+		comma = ""
+	}
+	return append([]byte(`{"event_id":"`+derived+`"`+comma), rest...)
+}
