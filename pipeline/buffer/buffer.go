@@ -1,0 +1,217 @@
+// Package buffer gathers the events of many callers into batches and gives each caller the outcome of its own.
+//
+// In: Add, AddAsync. Out: WriteFunc, called by a fixed number of writers. Memory is bounded in bytes: a request for
+// which there is no room is refused at once with a time to come back. A request is never split over two batches, and a
+// caller that goes away takes nothing out of one. Nothing here survives a crash, so Add answers only after the
+// write. What AddAsync took is written again after a failure, until it succeeds or the drain ends; what Add took is
+// not, its caller is told instead and may repeat it.
+package buffer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"sluice/pipeline"
+)
+
+// WriteFunc stores a batch and gives a verdict for each of its events, by index. With an error nothing of the batch is
+// known to be stored. It must return soon after ctx ends, and must not keep the slice.
+type WriteFunc func(ctx context.Context, events []pipeline.Event) ([]pipeline.Verdict, error)
+
+// Buffer is safe for concurrent use. Its writers live in Run.
+type Buffer struct {
+	cfg   Config
+	write WriteFunc
+	m     *Metrics
+
+	// nudge wakes writers. It holds one token for each, so that a full channel means that all will look anyway.
+	nudge chan struct{}
+
+	mu      sync.Mutex
+	open    *batch   // takes requests; nil when there are none
+	sealed  []*batch // full ones in order
+	writing map[*batch]struct{}
+	used    int // bytes of everything above
+	closed  bool
+	over    bool // the drain deadline has passed
+	lost    int  // events without an outcome when it passed
+	rate    drainRate
+}
+
+// New checks the configuration; Run does the work.
+func New(cfg Config, write WriteFunc, m *Metrics) (*Buffer, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	m.maxBytes.Set(float64(cfg.MaxBytes))
+	return &Buffer{cfg: cfg, write: write, m: m, nudge: make(chan struct{}, cfg.Writers), writing: map[*batch]struct{}{}}, nil
+}
+
+// Add hands events over and waits for the outcome of their batch. It keeps the slice. The verdict at i belongs to
+// events[i]. Errors: Overloaded and ErrClosed at once (nothing was taken), ErrUnavailable (the write failed; repeating
+// is harmless), and ctx.Err() when ctx ends first, in which case the events are written all the same.
+func (b *Buffer) Add(ctx context.Context, events []pipeline.Event) ([]pipeline.Verdict, error) {
+	if len(events) == 0 {
+		return nil, nil
+	}
+	r := &request{events: events, outcome: make(chan struct{})}
+	if err := b.admit(r); err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	select {
+	case <-r.outcome:
+		b.m.wait.Observe(seconds(start))
+		return r.verdicts, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// AddAsync hands events over and returns once their memory is reserved. It keeps the slice. Errors: Overloaded and
+// ErrClosed; nothing was taken then.
+func (b *Buffer) AddAsync(events []pipeline.Event) error {
+	if len(events) == 0 {
+		return nil
+	}
+	return b.admit(&request{events: events})
+}
+
+// Fill says how much of buffer.max-bytes is in use, from 0 to 1.
+func (b *Buffer) Fill() float64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return float64(b.used) / float64(b.cfg.MaxBytes)
+}
+
+func (b *Buffer) admit(r *request) error {
+	for i := range r.events {
+		r.bytes += r.events[i].Size()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return pipeline.ErrClosed
+	}
+	if b.used+r.bytes > b.cfg.MaxBytes {
+		b.m.refused.Add(float64(len(r.events)))
+		remedy := "the buffer is full: raise buffer.max-bytes, or make the database faster"
+		if r.bytes > b.cfg.MaxBytes {
+			remedy = fmt.Sprintf("one request of %d bytes in memory never fits: split it, or raise buffer.max-bytes (%d)", r.bytes, b.cfg.MaxBytes)
+		}
+		return &pipeline.Overloaded{RetryAfter: b.rate.timeFor(b.used, time.Now()), Remedy: remedy}
+	}
+	b.m.perTenant(r.events, admitted)
+	b.used += r.bytes
+	b.m.usedBytes.Set(float64(b.used))
+
+	if b.open != nil {
+		switch {
+		case b.open.count+len(r.events) > b.cfg.MaxEvents:
+			b.sealLocked(byEvents)
+		case b.open.bytes+r.bytes > b.cfg.MaxBatchBytes:
+			b.sealLocked(byBytes)
+		}
+	}
+	if b.open == nil {
+		b.open = &batch{since: time.Now()}
+		b.nudgeOne()
+	}
+	b.open.add(r)
+	switch {
+	case b.open.count >= b.cfg.MaxEvents:
+		b.sealLocked(byEvents)
+	case b.open.bytes >= b.cfg.MaxBatchBytes:
+		b.sealLocked(byBytes)
+	}
+	return nil
+}
+
+func (b *Buffer) sealLocked(t trigger) {
+	b.open.trigger = t
+	b.sealed = append(b.sealed, b.open)
+	b.open = nil
+	b.nudgeOne()
+}
+
+func (b *Buffer) nudgeOne() {
+	select {
+	case b.nudge <- struct{}{}:
+	default:
+	}
+}
+
+// Run writes batches until ctx ends; then it refuses new events, writes what it has, and returns nil. Writes are not
+// cancelled with ctx but after buffer.drain-timeout: then callers that still wait get ErrUnavailable, and Run
+// returns how many events had no outcome. Call it once.
+func (b *Buffer) Run(ctx context.Context) error {
+	wctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	// Not a conc pool: it would hold a writer's panic back until the other writers end, with callers waiting.
+	var writers sync.WaitGroup
+	for range b.cfg.Writers {
+		writers.Go(func() { b.writer(wctx) })
+	}
+	<-ctx.Done()
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	for range b.cfg.Writers {
+		b.nudgeOne()
+	}
+	deadline := time.AfterFunc(b.cfg.DrainTimeout, func() { b.abandon(); cancel() })
+	writers.Wait()
+	deadline.Stop()
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.lost > 0 {
+		return fmt.Errorf("buffer: %d events were not written within buffer.drain-timeout (%s)", b.lost, b.cfg.DrainTimeout)
+	}
+	return nil
+}
+
+var errDrain = fmt.Errorf("%w: not written before the shutdown deadline", pipeline.ErrUnavailable)
+
+// abandon answers everybody who still waits; a write that is under way may yet succeed, and nobody learns of it.
+func (b *Buffer) abandon() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.over = true
+	all := b.sealed
+	if b.open != nil {
+		all = append(all, b.open)
+	}
+	for batch := range b.writing {
+		all = append(all, batch)
+	}
+	b.sealed, b.open = nil, nil
+	clear(b.writing)
+	for _, batch := range all {
+		for _, r := range batch.requests {
+			b.lost += len(r.events)
+			b.resolveLocked(r, nil, errDrain)
+		}
+	}
+}
+
+// resolveLocked gives one request its outcome and its memory back.
+func (b *Buffer) resolveLocked(r *request, verdicts []pipeline.Verdict, err error) {
+	b.used -= r.bytes
+	b.m.usedBytes.Set(float64(b.used))
+	if err != nil {
+		b.m.perTenant(r.events, lost)
+		if !errors.Is(err, pipeline.ErrUnavailable) {
+			err = fmt.Errorf("%w: %w", pipeline.ErrUnavailable, err)
+		}
+	} else {
+		b.m.perTenant(r.events, resolved)
+	}
+	r.verdicts, r.err = verdicts, err
+	if r.outcome != nil {
+		close(r.outcome)
+	}
+}
