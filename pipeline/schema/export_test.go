@@ -1,0 +1,17 @@
+package schema
+
+import (
+	"context"
+	"io/fs"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// MigrateFiles is Migrate with other files than the embedded ones.
+func MigrateFiles(ctx context.Context, conn *pgx.Conn, files fs.FS) (int, error) {
+	all, err := load(files)
+	if err != nil {
+		return 0, err
+	}
+	return migrate(ctx, conn, all)
+}
