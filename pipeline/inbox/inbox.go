@@ -1,8 +1,10 @@
 // Package inbox is for receivers: is this message genuine, and was it worked on before?
 //
 // A Verifier checks the signature over the raw body; Middleware puts one in front of an http.Handler. Nothing is
-// parsed, logged or handed on before the signature holds, comparisons take constant time, and errors say what is
-// wrong without a secret. It uses the standard library alone.
+// handed on before the signature holds, comparisons take constant time, and errors say what is wrong without a secret.
+//
+// ConsumeOnce commits the work on a message together with the message's id, in the receiver's own PostgreSQL, so that
+// a repeat (and every sender that delivers at least once repeats) changes nothing. Handler is both as net/http has it.
 package inbox
 
 import (

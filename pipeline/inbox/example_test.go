@@ -1,0 +1,151 @@
+package inbox_test
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"sluice/internal/pgtest"
+	"sluice/pipeline/inbox"
+)
+
+// billing is a receiver that writes one invoice for every order, however often it is told of it.
+func billing(pool *pgxpool.Pool, secret string, log *slog.Logger) (http.Handler, error) {
+	verifier, err := inbox.NewStandardWebhooks(secret)
+	if err != nil {
+		return nil, err
+	}
+	invoice := func(r *http.Request, tx pgx.Tx) error {
+		var order struct {
+			ID    string `json:"order_id"`
+			Cents int64  `json:"cents"`
+		}
+		if err := json.NewDecoder(r.Body).Decode(&order); err != nil {
+			return err
+		}
+		_, err := tx.Exec(r.Context(), `insert into invoices (order_id, cents) values ($1, $2)`, order.ID, order.Cents)
+		return err
+	}
+	return inbox.Middleware(verifier, 64<<10, inbox.Handler(pool, "billing", log, invoice)), nil
+}
+
+// A billing service: signature, duplicate check and invoice in a few lines. TestBillingReceiver runs it.
+func Example() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
+	if err != nil {
+		panic(err)
+	}
+	if _, err := pool.Exec(ctx, inbox.Schema+`create table if not exists invoices (order_id text, cents bigint)`); err != nil {
+		panic(err)
+	}
+	handler, err := billing(pool, os.Getenv("WEBHOOK_SECRET"), slog.Default())
+	if err != nil {
+		panic(err)
+	}
+	panic(http.ListenAndServe("127.0.0.1:8090", handler))
+}
+
+// ConsumeOnce by itself, for messages that come another way than by HTTP.
+func ExampleConsumeOnce() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
+	if err != nil {
+		panic(err)
+	}
+	duplicate, err := inbox.ConsumeOnce(ctx, pool, "billing", "order-17-placed", func(tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `insert into invoices (order_id, cents) values ('17', 4900)`)
+		return err
+	})
+	switch {
+	case err != nil:
+		fmt.Println("leave it in the queue:", err)
+	case duplicate:
+		fmt.Println("done before: acknowledge it")
+	default:
+		fmt.Println("done now: acknowledge it")
+	}
+}
+
+func TestBillingReceiver(t *testing.T) {
+	const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+	pool := pgtest.New(t)
+	if _, err := pool.Exec(t.Context(), `create table invoices (order_id text not null, cents bigint not null check (cents > 0))`); err != nil {
+		t.Fatal(err)
+	}
+	handler, err := billing(pool, secret, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(handler)
+	defer server.Close()
+
+	post := func(id, body, secret string) (int, string) {
+		t.Helper()
+		key, _ := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
+		timestamp := fmt.Sprint(time.Now().Unix())
+		mac := hmac.New(sha256.New, key)
+		fmt.Fprintf(mac, "%s.%s.%s", id, timestamp, body)
+		req, err := http.NewRequest("POST", server.URL, strings.NewReader(body))
+		if err != nil {
+			t.Error(err)
+			return 0, ""
+		}
+		req.Header.Set("webhook-id", id)
+		req.Header.Set("webhook-timestamp", timestamp)
+		req.Header.Set("webhook-signature", "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
+		resp, err := server.Client().Do(req)
+		if err != nil {
+			t.Error(err)
+			return 0, ""
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, strings.TrimSpace(string(text))
+	}
+	check := func(id, body, secret string, status int, says string) {
+		t.Helper()
+		if got, text := post(id, body, secret); got != status || !strings.HasPrefix(text, says) {
+			t.Fatalf("message %s with %s was answered %d %q; want %d %q", id, body, got, text, status, says)
+		}
+	}
+	check("m17", `{"order_id":"17","cents":4900}`, secret, 200, "processed")
+	check("m17", `{"order_id":"17","cents":4900}`, secret, 200, "duplicate")
+	check("m18", `{"order_id":"18","cents":1}`, "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=", 401, "not verified")
+	check("m19", `{"order_id":"19","cents":0}`, secret, 500, "not processed") // the table refuses it
+	check("m19", `{"order_id":"19","cents":5}`, secret, 200, "processed")     // nothing was left of the first try
+
+	// A sender that lost its patience sends the same message from many places at once.
+	var crowd sync.WaitGroup
+	for range 20 {
+		crowd.Go(func() {
+			if status, text := post("m20", `{"order_id":"20","cents":7}`, secret); status != 200 {
+				t.Errorf("message m20 was answered %d %q; want 200", status, text)
+			}
+		})
+	}
+	crowd.Wait()
+
+	var invoices string
+	if err := pool.QueryRow(t.Context(), `select string_agg(order_id || ':' || cents, ' ' order by order_id) from invoices`).Scan(&invoices); err != nil {
+		t.Fatal(err)
+	}
+	if want := "17:4900 19:5 20:7"; invoices != want {
+		t.Errorf("invoices = %q; want %q", invoices, want)
+	}
+}
