@@ -1,0 +1,87 @@
+package claim
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// backlogSQL counts what is not sent, by destination. outbox_claimable and outbox_dead serve it: its cost follows the
+// backlog, not the table.
+const backlogSQL = `
+select destination,
+    count(*) filter (where run_after <= now() and (locked_until is null or locked_until <= now())),
+    count(*) filter (where locked_until > now()),
+    count(*) filter (where run_after > now() and (locked_until is null or locked_until <= now())),
+    0::bigint,
+    coalesce(extract(epoch from now() - min(run_after) filter (where run_after <= now() and (locked_until is null or locked_until <= now()))), 0)::float8
+from outbox
+where status in ('pending', 'failed')
+group by destination
+union all
+select destination, 0, 0, 0, count(*), 0
+from outbox
+where status = 'dead'
+group by destination`
+
+// Run keeps the gauges of the backlog fresh until ctx ends, and returns nil. A count that fails is counted as an error
+// and tried again at the next turn; meanwhile the gauges keep what they had.
+func (q *Queue) Run(ctx context.Context) error {
+	tick := time.NewTicker(q.cfg.GaugeInterval)
+	defer tick.Stop()
+	for {
+		if err := q.count(ctx); err != nil && ctx.Err() == nil {
+			q.log.Warn("claim: count the backlog", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+type backlog struct {
+	due, leased, scheduled, dead int64
+	oldest                       float64
+}
+
+func (q *Queue) count(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, q.cfg.Timeout)
+	defer cancel()
+	rows, err := q.pool.Query(ctx, backlogSQL)
+	if err != nil {
+		return q.failed("count", err)
+	}
+	byDestination := map[string]backlog{}
+	var name string
+	var b backlog
+	_, err = pgx.ForEachRow(rows, []any{&name, &b.due, &b.leased, &b.scheduled, &b.dead, &b.oldest}, func() error {
+		sum := byDestination[name]
+		sum.due += b.due
+		sum.leased += b.leased
+		sum.scheduled += b.scheduled
+		sum.dead += b.dead
+		sum.oldest += b.oldest
+		byDestination[name] = sum
+		return nil
+	})
+	if err != nil {
+		return q.failed("count", err)
+	}
+	for name := range q.counted { // nothing is left of these
+		if _, ok := byDestination[name]; !ok {
+			byDestination[name] = backlog{}
+		}
+	}
+	for name, b := range byDestination {
+		q.counted[name] = struct{}{}
+		q.metrics.due.WithLabelValues(name).Set(float64(b.due))
+		q.metrics.leased.WithLabelValues(name).Set(float64(b.leased))
+		q.metrics.scheduled.WithLabelValues(name).Set(float64(b.scheduled))
+		q.metrics.dead.WithLabelValues(name).Set(float64(b.dead))
+		q.metrics.oldestDue.WithLabelValues(name).Set(b.oldest)
+	}
+	return nil
+}

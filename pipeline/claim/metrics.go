@@ -1,0 +1,54 @@
+package claim
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics are what claiming exports. One per Queue.
+type Metrics struct {
+	claims, emptyClaims, lateWrites, released prometheus.Counter
+	leases, finished                          *prometheus.CounterVec
+	claimSeconds, finishSeconds               prometheus.Histogram
+	errors                                    *prometheus.CounterVec
+
+	due, leased, scheduled, dead, oldestDue *prometheus.GaugeVec
+}
+
+// NewMetrics registers the metrics.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_claim_" + name, Help: help})
+		reg.MustRegister(c)
+		return c
+	}
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_claim_" + name, Help: help}, labels)
+		reg.MustRegister(c)
+		return c
+	}
+	gauges := func(name, help, label string) *prometheus.GaugeVec {
+		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_claim_" + name, Help: help}, []string{label})
+		reg.MustRegister(g)
+		return g
+	}
+	seconds := func(name, help string) prometheus.Histogram {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pipeline_claim_" + name, Help: help,
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)}) // 0.5 ms to 8 s
+		reg.MustRegister(h)
+		return h
+	}
+	return &Metrics{
+		claims:        counter("claims_total", "Claim statements that ended well."),
+		emptyClaims:   counter("empty_claims_total", "Claims that found nothing."),
+		lateWrites:    counter("late_writes_total", "Results refused since the lease had run out and another worker, or an operator, has the message."),
+		released:      counter("released_messages_total", "Leases given back without an attempt."),
+		leases:        counters("leased_messages_total", "Messages leased.", "destination"),
+		finished:      counters("finished_messages_total", "Results recorded: sent, failed (to be tried again), dead, skipped.", "status"),
+		claimSeconds:  seconds("claim_seconds", "Duration of a claim statement, with its round trip."),
+		finishSeconds: seconds("finish_seconds", "Duration of the statement that records results, with its round trip."),
+		errors:        counters("errors_total", "Statements that failed.", "statement"),
+		due:           gauges("due_messages", "Messages that may be claimed now, at the last count.", "destination"),
+		leased:        gauges("leased_messages", "Messages under a lease, at the last count.", "destination"),
+		scheduled:     gauges("scheduled_messages", "Messages whose time has not come (retries, delays), at the last count.", "destination"),
+		dead:          gauges("dead_messages", "Messages given up, at the last count.", "destination"),
+		oldestDue:     gauges("oldest_due_seconds", "How long ago the oldest due message could first have been claimed, at the last count.", "destination"),
+	}
+}
