@@ -1,0 +1,285 @@
+package evaluate
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"cel.dev/cel-go/common/types"
+	"go.yaml.in/yaml/v3"
+)
+
+// Known is what the rest of the configuration tells about the names in a rules file.
+type Known struct {
+	// Tenants maps the names of the tenants to their ids. Nil: tenant names are not checked, and rules that name a
+	// tenant apply to none.
+	Tenants map[string]int32
+	// Destinations are the names that send_to may use. Nil: they are not checked.
+	Destinations []string
+}
+
+// Set is the rules that are in force together. It never changes.
+type Set struct {
+	rules []*rule
+	// byTenant has an index for each tenant that has rules of its own; others use every.
+	byTenant map[int32]*index
+	every    *index
+	warnings LoadErrors
+}
+
+// index finds who listens to an event name.
+type index struct {
+	byName map[string][]listener
+	// any listens to every name.
+	any []listener
+}
+
+// listener is a rule and what it does with an event of this name.
+type listener struct {
+	rule  *rule
+	match *program
+}
+
+// Load reads a rules file, or every *.yaml and *.yml file of a folder. The error, if any, is LoadErrors and holds
+// everything that is wrong; no part of a faulty file comes into force.
+func Load(path string, known Known) (*Set, error) {
+	files := []string{path}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		files = nil
+		for _, pattern := range []string{"*.yaml", "*.yml"} {
+			found, err := filepath.Glob(filepath.Join(path, pattern))
+			if err != nil {
+				return nil, LoadErrors{{File: path, Message: err.Error()}}
+			}
+			files = append(files, found...)
+		}
+		if len(files) == 0 {
+			return nil, LoadErrors{{File: path, Message: "the folder holds no *.yaml file"}}
+		}
+	}
+	slices.Sort(files)
+	set := &Set{}
+	var errs LoadErrors
+	rulesets := map[string]string{}
+	for _, file := range files {
+		l := &loader{known: known, scopes: map[string]*scope{}}
+		var root *yaml.Node
+		l.src, root = readSource(file)
+		if root != nil {
+			l.file(root)
+		}
+		if first, ok := rulesets[l.ruleset]; ok {
+			l.src.faultAt(1, 1, "ruleset", "ruleset %q is already that of %s; every file needs a name of its own", l.ruleset, first)
+		} else if l.ruleset != "" {
+			rulesets[l.ruleset] = file
+		}
+		errs = append(errs, l.src.errs...)
+		set.warnings = append(set.warnings, l.warnings...)
+		set.rules = append(set.rules, l.rules...)
+	}
+	if len(errs) > 0 {
+		errs.sort()
+		return nil, errs
+	}
+	set.warnings.sort()
+	set.index()
+	return set, nil
+}
+
+// Warnings are what is not wrong but probably not meant.
+func (s *Set) Warnings() LoadErrors { return s.warnings }
+
+func (s *Set) index() {
+	s.every, s.byTenant = &index{byName: map[string][]listener{}}, map[int32]*index{}
+	for _, r := range s.rules {
+		for _, t := range r.tenants {
+			if s.byTenant[t] == nil {
+				s.byTenant[t] = &index{byName: map[string][]listener{}}
+			}
+		}
+	}
+	for _, r := range s.rules {
+		if r.off {
+			continue
+		}
+		if r.tenants == nil {
+			s.every.add(r)
+			for _, idx := range s.byTenant {
+				idx.add(r)
+			}
+		}
+		for _, t := range r.tenants {
+			s.byTenant[t].add(r)
+		}
+	}
+}
+
+func (x *index) add(r *rule) {
+	for _, t := range r.takes {
+		for _, name := range t.on {
+			if name == "*" {
+				x.any = append(x.any, t.listener)
+			} else {
+				x.byName[name] = append(x.byName[name], t.listener)
+			}
+		}
+	}
+}
+
+// loader reads one file.
+type loader struct {
+	src      *source
+	known    Known
+	ruleset  string
+	tenants  []int32
+	events   map[string]map[string]*types.Type
+	defaults *section
+	rules    []*rule
+	warnings LoadErrors
+	scopes   map[string]*scope
+}
+
+func (l *loader) file(root *yaml.Node) {
+	f := l.src.section(root, "", "version", "ruleset", "tenants", "defaults", "events", "rules")
+	if f.need("version", "version: 1") && f.text("version") != "1" {
+		f.fault("version", "only version 1 is known, not %s", kindName(f.vals["version"]))
+	}
+	if f.need("ruleset", "it is part of the identity of every rule") {
+		l.ruleset = l.name(f, "ruleset")
+	}
+	l.tenants = l.tenantIDs(f)
+	if n := f.vals["defaults"]; n != nil {
+		l.defaults = l.src.section(n, "defaults", "owner", "response", "state", "dedupe_for")
+	}
+	if n := f.vals["events"]; n != nil {
+		l.declarations(n)
+	}
+	if !f.need("rules", "the list of rules") {
+		return
+	}
+	list := f.vals["rules"]
+	if list.Kind != yaml.SequenceNode {
+		f.fault("rules", "a list of rules is wanted here, not %s", kindName(list))
+		return
+	}
+	ids := map[string]int{}
+	for i, n := range list.Content {
+		r := l.rule(resolve(n), i)
+		if r.id == "" {
+			continue
+		}
+		if line, ok := ids[r.id]; ok {
+			l.src.fault(n, "rules["+r.id+"]", "rule id %q stands here twice, first on line %d", r.id, line)
+			continue
+		}
+		ids[r.id] = n.Line
+		l.rules = append(l.rules, r)
+	}
+}
+
+// name reads a name that is used in keys, metrics and paths.
+func (l *loader) name(c *section, key string) string {
+	s := c.text(key)
+	for i, r := range s {
+		if !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || i > 0 && (r == '-' || r == '_')) || i >= 64 {
+			c.fault(key, "%q is no name; use up to 64 of a-z, 0-9, - and _", s)
+			return ""
+		}
+	}
+	return s
+}
+
+func (l *loader) tenantIDs(c *section) []int32 {
+	names := c.texts("tenants")
+	if names == nil {
+		return nil
+	}
+	ids := make([]int32, 0, len(names))
+	for _, name := range names {
+		id, ok := l.known.Tenants[name]
+		if !ok && l.known.Tenants != nil {
+			c.fault("tenants", "unknown tenant %q%s", name, didYouMean(name, slices.Collect(maps.Keys(l.known.Tenants))))
+		}
+		if ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+var propertyTypes = map[string]*types.Type{
+	"string": types.StringType, "int": types.IntType, "double": types.DoubleType, "bool": types.BoolType,
+	"list": types.NewListType(types.DynType), "map": types.NewMapType(types.StringType, types.DynType), "any": types.DynType,
+}
+
+// declarations reads the events section: which events there are, and the types of their properties.
+func (l *loader) declarations(n *yaml.Node) {
+	l.events = map[string]map[string]*types.Type{}
+	known := slices.Sorted(maps.Keys(propertyTypes))
+	for k, v := range l.src.pairs(n, "events") {
+		props := map[string]*types.Type{}
+		l.events[k.Value] = props
+		if v.Tag == "!!null" {
+			continue
+		}
+		where := "events." + k.Value
+		for p, t := range l.src.pairs(v, where) {
+			pt, ok := propertyTypes[t.Value]
+			if !ok {
+				l.src.fault(t, where+"."+p.Value, "%s is no type; there are %s%s", kindName(t), strings.Join(known, ", "), didYouMean(t.Value, known))
+				pt = types.DynType
+			}
+			props[p.Value] = pt
+		}
+	}
+}
+
+// scope is the scope of expressions about events of these names, with the given variables.
+func (l *loader) scope(on []string, variables map[string]*types.Type) *scope {
+	cacheKey := fmt.Sprintf("%q|%q", slices.Sorted(slices.Values(on)), slices.Sorted(maps.Keys(variables)))
+	if sc := l.scopes[cacheKey]; sc != nil {
+		return sc
+	}
+	fields := maps.Clone(eventFields)
+	objs := objects{"event": fields, "digest": digestFields}
+	props := types.NewMapType(types.StringType, types.DynType)
+	if union := l.properties(on); union != nil {
+		objs["properties"] = map[string]*types.FieldType{}
+		props = types.NewObjectType("properties")
+		for name, t := range union {
+			objs["properties"][name] = propertyField(name, t)
+		}
+	}
+	fields["properties"] = propertiesField(props)
+	sc, err := newScope(variables, objs)
+	if err != nil {
+		panic(err) // our own declarations
+	}
+	l.scopes[cacheKey] = sc
+	return sc
+}
+
+// properties is the union of what the events of these names declare; nil where one of them declares nothing, or there
+// are no declarations at all. Where two declare one name with two types, its type is only known at run time.
+func (l *loader) properties(on []string) map[string]*types.Type {
+	if l.events == nil {
+		return nil
+	}
+	union := map[string]*types.Type{}
+	for _, name := range on {
+		declared, ok := l.events[name]
+		if !ok {
+			return nil
+		}
+		for p, t := range declared {
+			if was, ok := union[p]; ok && was != t {
+				t = types.DynType
+			}
+			union[p] = t
+		}
+	}
+	return union
+}

@@ -1,0 +1,99 @@
+package evaluate
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics of the stage. They move only when what they count is committed.
+type Metrics struct {
+	evaluated  *prometheus.CounterVec
+	decided    *prometheus.CounterVec
+	suppressed *prometheus.CounterVec
+	errors     *prometheus.CounterVec
+	rules      *prometheus.GaugeVec
+	reloadOK   prometheus.Gauge
+	reloads    *prometheus.CounterVec
+
+	mu sync.Mutex
+	// warned is when a rule's failure was logged last, by rule and kind.
+	warned map[[2]string]time.Time
+}
+
+// NewMetrics registers the metrics of the stage.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		evaluated: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_evaluate_evaluated_events_total",
+			Help: "Newly stored events that at least one rule listens to."}, []string{"tenant"}),
+		decided: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_evaluate_decided_messages_total",
+			Help: "Outbox rows that rules made, those of shadow rules included."}, []string{"tenant", "rule"}),
+		suppressed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_evaluate_suppressed_total",
+			Help: "Matches that made no message: duplicate (key used before), cooldown, cap."}, []string{"rule", "reason"}),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_evaluate_rule_errors_total",
+			Help: "Events about which a rule could not decide, by kind: expression, no-key, too-large, panic, refused."}, []string{"rule", "kind"}),
+		rules: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_evaluate_rules",
+			Help: "Rules in the set in force, by state."}, []string{"state"}),
+		reloadOK: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_evaluate_rules_reload_ok",
+			Help: "1 if the rules in force are those of the file, 0 if the file has errors and older rules are still in force."}),
+		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_evaluate_rules_reloads_total",
+			Help: "Times that the rules were read again, by result: ok, failed."}, []string{"result"}),
+		warned: map[[2]string]time.Time{},
+	}
+	reg.MustRegister(m.evaluated, m.decided, m.suppressed, m.errors, m.rules, m.reloadOK, m.reloads)
+	return m
+}
+
+func (m *Metrics) inForce(set *Set) {
+	states := map[string]int{"active": 0, "shadow": 0, "off": 0}
+	for _, r := range set.rules {
+		states[r.stateName()]++
+	}
+	for state, n := range states {
+		m.rules.WithLabelValues(state).Set(float64(n))
+	}
+	m.reloadOK.Set(1)
+}
+
+// Committed counts what the last Record wrote and wakes whoever delivers. Call it once, after COMMIT.
+func (p *Plan) Committed() {
+	m := p.engine.metrics
+	for tenant, n := range p.outcome.looked {
+		m.evaluated.WithLabelValues(strconv.Itoa(int(tenant))).Add(float64(n))
+	}
+	for r, n := range p.outcome.messages {
+		m.decided.WithLabelValues(strconv.Itoa(int(r.tenant)), r.rule.name).Add(float64(n))
+	}
+	for s, n := range p.outcome.suppressed {
+		m.suppressed.WithLabelValues(s.rule.name, s.reason).Add(float64(n))
+	}
+	for _, f := range p.outcome.failures {
+		m.errors.WithLabelValues(f.rule.name, f.kind).Inc()
+		if m.shouldWarn(f.rule.name, f.kind, time.Now()) {
+			p.engine.log.LogAttrs(context.Background(), slog.LevelWarn, "a rule can't decide about an event; it is skipped and counted",
+				slog.String("rule", f.rule.name), slog.String("kind", f.kind), slog.Any("error", f.err),
+				slog.String("event_id", p.events[f.event].ID.String()))
+		}
+	}
+	if p.outcome.due > 0 {
+		p.engine.onDecided(p.outcome.due)
+	}
+}
+
+// warnEvery bounds the log lines about one rule and kind of failure.
+const warnEvery = time.Minute
+
+func (m *Metrics) shouldWarn(rule, kind string, now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := [2]string{rule, kind}
+	if last, ok := m.warned[k]; ok && now.Sub(last) < warnEvery {
+		return false
+	}
+	m.warned[k] = now
+	return true
+}
