@@ -1,0 +1,404 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib"
+
+	"sluice/internal/pgtest"
+)
+
+// shop gives a database whose configuration has two destinations and two topics, and a table of orders.
+func shop(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	pool := pgtest.New(t)
+	err := SyncTopics(t.Context(), pool, []string{"billing", "crm"}, map[string][]string{"orders": {"crm", "billing"}, "leads": {"crm"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, pool, `create table orders (id text primary key)`)
+	return pool
+}
+
+func run(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if _, err := pool.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// one checks a query's only value, as text.
+func one(t *testing.T, pool *pgxpool.Pool, want, query string, args ...any) {
+	t.Helper()
+	var got string
+	if err := pool.QueryRow(t.Context(), `select coalesce((`+query+`)::text, 'null')`, args...).Scan(&got); err != nil || got != want {
+		t.Fatalf("%s %v = %q, %v; want %q", query, args, got, err, want)
+	}
+}
+
+// until waits for a condition that another session brings about.
+func until(t *testing.T, pool *pgxpool.Pool, condition string, args ...any) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for met := false; !met; {
+		if err := pool.QueryRow(ctx, condition, args...).Scan(&met); err != nil {
+			t.Fatalf("waiting for %s: %v", condition, err)
+		}
+	}
+}
+
+// enqueued does it in a transaction of its own.
+func enqueued(ctx context.Context, pool *pgxpool.Pool, messages ...Message) (receipts []Receipt, err error) {
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		receipts, err = Enqueue(ctx, tx, messages...)
+		return err
+	})
+	return receipts, err
+}
+
+func placed(key string) Message {
+	return Message{EventType: "order.placed", Payload: json.RawMessage(`{"a":1}`), Destination: "billing", IdempotencyKey: key}
+}
+
+func duplicates(receipts []Receipt) (n int) {
+	for _, r := range receipts {
+		if r.Duplicate {
+			n++
+		}
+	}
+	return n
+}
+
+func TestEnqueueStoresAllOfAMessage(t *testing.T) {
+	pool, ctx := shop(t), t.Context()
+	at := time.Date(2030, 1, 2, 3, 4, 5, 678901000, time.FixedZone("", 2*3600))
+	receipts, err := enqueued(ctx, pool,
+		Message{Tenant: 7, AggregateType: "order", AggregateID: "17:x", EventType: "order.placed", Payload: json.RawMessage(`{"text":"<ü>","n":9007199254740993}`),
+			Headers: map[string]string{"X-Source": "shop"}, IdempotencyKey: "placed-17", Topic: "orders", RunAfter: at},
+		Message{EventType: "lead", Payload: json.RawMessage(`null`), Destination: "crm"},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(receipts) != 2 || len(receipts[0].Deliveries) != 2 || len(receipts[1].Deliveries) != 1 || duplicates(receipts) != 0 {
+		t.Fatalf("receipts = %+v; want two deliveries, then one", receipts)
+	}
+	if d := receipts[0].Deliveries; d[0].Destination != "billing" || d[1].Destination != "crm" || d[0].IdempotencyKey == d[1].IdempotencyKey || d[0].MessageID == d[1].MessageID {
+		t.Errorf("deliveries = %+v; want billing and crm, each with its own keys", d)
+	}
+	for _, d := range receipts[0].Deliveries {
+		one(t, pool, "(7,order.placed,order:17:x,placed-17,"+d.IdempotencyKey.String()+","+d.Destination+`,"{""n"": 9007199254740993, ""text"": ""<ü>""}","{""X-Source"": ""shop""}",pending,0,"2030-01-02 01:04:05.678901")`,
+			`select row(tenant_id, type, subject_key, dedupe_key, idempotency_key, destination, payload, headers, status, attempts, run_after at time zone 'UTC') from outbox where message_id = $1`, d.MessageID)
+	}
+	d := receipts[1].Deliveries[0]
+	one(t, pool, `(1,lead,"",crm,null,,t,t)`,
+		`select row(tenant_id, type, subject_key, destination, payload, headers, run_after = created_at, rule_id is null and event_id is null) from outbox where message_id = $1`, d.MessageID)
+	one(t, pool, "1", `select count(*) from dedupe_keys where expires_at is null and key_hash =
+		substr(encode(sha256('app:placed-17'), 'hex'), 1, 32)::uuid and tenant_id = 7`)
+	one(t, pool, "1", `select count(*) from dedupe_keys`) // none for the message without a key
+}
+
+func TestEnqueueRepeatedKeys(t *testing.T) {
+	pool, ctx := shop(t), t.Context()
+	check := func(want int, messages ...Message) {
+		t.Helper()
+		receipts, err := enqueued(ctx, pool, messages...)
+		if err != nil || duplicates(receipts) != want || len(receipts) != len(messages) {
+			t.Fatalf("receipts = %+v, %v; want %d duplicates", receipts, err, want)
+		}
+	}
+	check(1, placed("a"), placed("b"), placed("a"))
+	check(2, placed("a"), placed("c"), placed("b"))
+	other := placed("a")
+	other.Destination, other.EventType = "crm", "other"
+	check(1, other) // one key, one message, whatever is in it
+	other.Tenant = 2
+	check(0, other) // each tenant has its own keys
+	check(0, placed(""), placed(""))
+
+	// In one transaction too, and harmless to it.
+	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		for i := range 2 {
+			receipts, err := Enqueue(ctx, tx, placed("d"))
+			if err != nil || duplicates(receipts) != i {
+				return fmt.Errorf("call %d: %+v, %v", i, receipts, err)
+			}
+		}
+		_, err := tx.Exec(ctx, `insert into orders values ('17')`)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one(t, pool, "a b c d", `select string_agg(dedupe_key, ' ' order by dedupe_key) from outbox where tenant_id = 1 and length(dedupe_key) = 1`)
+}
+
+func TestEnqueueKeyCanBeUsedAgainAfterItsTime(t *testing.T) {
+	pool, ctx := shop(t), t.Context()
+	m := placed("a")
+	m.DedupeUntil = time.Now().Add(time.Hour)
+	for _, c := range []struct {
+		expires string
+		want    int
+	}{{"as it is", 0}, {"as it is", 1}, {"now", 0}, {"as it is", 1}} {
+		if c.expires == "now" {
+			run(t, pool, `update dedupe_keys set expires_at = now()`)
+		}
+		if receipts, err := enqueued(ctx, pool, m); err != nil || duplicates(receipts) != c.want {
+			t.Fatalf("ends %s: %+v, %v; want %d duplicates", c.expires, receipts, err, c.want)
+		}
+	}
+	one(t, pool, "1", `select count(*) from dedupe_keys where expires_at > now() + interval '59 minutes'`)
+	one(t, pool, "2", `select count(*) from outbox`)
+}
+
+func TestEnqueueNamesWhatIsWrong(t *testing.T) {
+	pool, ctx := shop(t), t.Context()
+	long := strings.Repeat("x", 1001)
+	for _, c := range []struct {
+		change func(*Message)
+		want   string
+	}{
+		{func(m *Message) { m.Destination = "Billing" }, `destination "Billing" is not configured`},
+		{func(m *Message) { m.Destination, m.Topic = "", "order" }, `topic "order" is not configured`},
+		{func(m *Message) { m.Topic = "orders" }, "exactly one of destination and topic"},
+		{func(m *Message) { m.Destination = "" }, "exactly one of destination and topic"},
+		{func(m *Message) { m.EventType = "" }, "event_type is missing"},
+		{func(m *Message) { m.EventType = long }, "event_type is longer"},
+		{func(m *Message) { m.Payload = nil }, "payload is missing"},
+		{func(m *Message) { m.Payload = json.RawMessage(`{"a":`) }, "unexpected end of JSON"},
+		{func(m *Message) { m.Payload = json.RawMessage(`"` + strings.Repeat("x", 1<<20) + `"`) }, "payload is longer than 1 MiB"},
+		{func(m *Message) { m.Payload = json.RawMessage(`"\u0000"`) }, "cannot store"},
+		{func(m *Message) { m.Payload = json.RawMessage(`{"a\\\u0000":1}`) }, "cannot store"},
+		{func(m *Message) { m.Payload = json.RawMessage(`"\ud83d x"`) }, "cannot store"},
+		{func(m *Message) { m.Payload = json.RawMessage(`"\ude00\ud83d"`) }, "cannot store"},
+		{func(m *Message) { m.Payload = json.RawMessage("\"\xff\"") }, "is not UTF-8"},
+		{func(m *Message) { m.AggregateID = "17" }, "aggregate_type and aggregate_id go together"},
+		{func(m *Message) { m.AggregateType, m.AggregateID = "a:b", "17" }, "aggregate_type holds a colon"},
+		{func(m *Message) { m.AggregateType, m.AggregateID = "a", long }, "longer than 1000"},
+		{func(m *Message) { m.AggregateType, m.AggregateID = "a", "\xff" }, "is not UTF-8"},
+		{func(m *Message) { m.IdempotencyKey = long }, "idempotency_key is longer"},
+		{func(m *Message) { m.IdempotencyKey = "a\x00b" }, "cannot store"},
+		{func(m *Message) { m.IdempotencyKey = "\xff" }, "is not UTF-8"},
+		{func(m *Message) { m.Headers = map[string]string{"X-A": "b\r\nX-C: d"} }, "headers has a name or a value"},
+		{func(m *Message) { m.Headers = map[string]string{"X-A": "\xff"} }, "is not UTF-8"},
+		{func(m *Message) { m.Headers = map[string]string{"X A": "b"} }, "headers has a name or a value"},
+		{func(m *Message) { m.Tenant = -1 }, "tenant is no number"},
+	} {
+		bad := placed("")
+		c.change(&bad)
+		_, err := enqueued(ctx, pool, placed(""), bad, placed(""))
+		if err == nil || !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("error = %v; want ErrInvalid with %q", err, c.want)
+		} else if !strings.Contains(err.Error(), "message 1: ") {
+			t.Errorf("error %q does not say which message", err)
+		}
+	}
+	// What Go cannot send.
+	for in, want := range map[string]string{
+		`5`:                "neither a JSON object nor an array",
+		`null`:             "neither a JSON object nor an array",
+		`[5]`:              "message 0: is no JSON object",
+		`[{}]`:             "message 0: event_type is missing",
+		`{"event_type":5}`: "message 0: event_type is missing",
+		`{"event_type":"a","payload":1,"destination":"crm","run_at":1,"to":2}`:              `"to", "run_at" is not known`,
+		`{"event_type":"a","payload":1,"destination":"crm","run_after":"2030-01-01 00:00"}`: "run_after is no ISO 8601 time with an offset",
+		`{"event_type":"a","payload":1,"destination":"crm","dedupe_until":"tomorrow"}`:      "dedupe_until is no ISO 8601 time",
+		`{"event_type":"a","payload":1,"destination":"crm","headers":[]}`:                   "headers is no JSON object",
+		`{"event_type":"a","payload":1,"destination":"crm","headers":{"a":1}}`:              "headers has a name or a value",
+		`{"event_type":"a","payload":1,"destination":"crm","tenant":1.5}`:                   "tenant is no number",
+		`{"event_type":"a","payload":1,"destination":"crm","idempotency_key":""}`:           "idempotency_key is empty",
+		`[{},{"event_type":"a","payload":1,"topic":"x"}]`:                                   `message 0: event_type is missing; message 1: topic "x" is not configured`,
+	} {
+		if _, err := pool.Exec(ctx, `select sluice_enqueue($1::jsonb)`, in); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("sluice_enqueue(%s): error = %v; want one with %q", in, err, want)
+		}
+	}
+	one(t, pool, "0", `select (select count(*) from outbox) + (select count(*) from dedupe_keys)`)
+	if receipts, err := enqueued(ctx, pool); len(receipts) != 0 || err != nil {
+		t.Errorf("no messages: %v, %v; want nothing", receipts, err)
+	}
+}
+
+// TestEnqueueManyMessages: one statement stores 10,000, less a key that is in it twice and one that was there before.
+func TestEnqueueManyMessages(t *testing.T) {
+	pool, ctx := shop(t), t.Context()
+	if _, err := enqueued(ctx, pool, placed("k4000")); err != nil {
+		t.Fatal(err)
+	}
+	var messages []Message
+	for i := range 10000 {
+		messages = append(messages, placed(fmt.Sprint("k", i)))
+	}
+	messages[9000] = placed("k20")
+	receipts, err := enqueued(ctx, pool, messages...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []int
+	for i, r := range receipts {
+		if r.Duplicate {
+			got = append(got, i)
+		} else if len(r.Deliveries) != 1 || i > 0 && !receipts[i-1].Duplicate && r.Deliveries[0].MessageID <= receipts[i-1].Deliveries[0].MessageID {
+			t.Fatalf("receipt %d = %+v; want one delivery, in the order of the messages", i, r)
+		}
+	}
+	if !slices.Equal(got, []int{4000, 9000}) {
+		t.Fatalf("duplicates at %v; want 4000 and 9000", got)
+	}
+	one(t, pool, "9999", `select count(*) from outbox`) // 9,998 and the one from before
+}
+
+// TestEnqueueInEveryMode sends the same call by every protocol that pgx has, and by database/sql.
+func TestEnqueueInEveryMode(t *testing.T) {
+	pool, ctx := shop(t), t.Context()
+	message := func(key string) Message {
+		m := placed(key)
+		m.Payload, m.Headers = json.RawMessage(`{"quote":"it's \\ \"ü\"","fine":"\\u0000 \ud83d\ude00"}`), map[string]string{"X-A": "b"}
+		return m
+	}
+	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
+		cfg, err := pgx.ParseConfig(pool.Config().ConnString())
+		if err != nil {
+			t.Fatal(err)
+		}
+		withMode, err := pgx.ParseConfig(cfg.ConnString() + map[bool]string{true: "&", false: "?"}[strings.Contains(cfg.ConnString(), "?")] + "default_query_exec_mode=" + mode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := pgx.ConnectConfig(ctx, withMode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for want := range 2 {
+			err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+				receipts, err := Enqueue(ctx, tx, message(mode))
+				if err != nil || duplicates(receipts) != want || want == 0 && receipts[0].Deliveries[0].MessageID == 0 {
+					t.Errorf("%s: %+v, %v; want %d duplicates", mode, receipts, err, want)
+				}
+				return err
+			})
+			if err != nil {
+				t.Error(mode, err)
+			}
+		}
+		conn.Close(ctx)
+	}
+
+	db, err := sql.Open("pgx", pool.Config().ConnString())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	for want := range 2 {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		receipts, err := EnqueueSQL(ctx, tx, message("database/sql"))
+		if err != nil || duplicates(receipts) != want || len(receipts) != 1 {
+			t.Fatalf("EnqueueSQL = %+v, %v; want %d duplicates", receipts, err, want)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if receipts, err := EnqueueSQL(ctx, tx, placed("gone")); err != nil || duplicates(receipts) != 0 {
+		t.Fatalf("EnqueueSQL = %+v, %v", receipts, err)
+	}
+	if _, err := EnqueueSQL(ctx, tx, Message{}); !errors.Is(err, ErrInvalid) {
+		t.Fatalf("EnqueueSQL of an empty message = %v; want ErrInvalid", err)
+	}
+	tx.Rollback()
+	one(t, pool, `6 it's \ "ü"`, `select count(*) || ' ' || min(payload ->> 'quote') from outbox`)
+}
+
+// TestEnqueueFromATrigger: a table's own trigger makes the promise, whatever the writer's search_path.
+func TestEnqueueFromATrigger(t *testing.T) {
+	pool := shop(t)
+	run(t, pool, `
+create function order_placed() returns trigger language plpgsql as $$
+begin
+    perform public.sluice_enqueue(jsonb_build_object(
+        'topic', 'orders', 'event_type', 'order.placed', 'aggregate_type', 'order', 'aggregate_id', new.id,
+        'idempotency_key', 'order.placed:' || new.id, 'payload', to_jsonb(new), 'run_after', now() + interval '1 hour'));
+    return new;
+end $$;
+create trigger order_placed after insert on orders for each row execute function order_placed();`)
+	run(t, pool, `begin; set local search_path = pg_catalog; insert into public.orders values ('17'), ('18'); commit`)
+	one(t, pool, `order:17 billing {"id": "17"}, order:17 crm {"id": "17"}, order:18 billing {"id": "18"}, order:18 crm {"id": "18"}`,
+		`select string_agg(format('%s %s %s', subject_key, destination, payload), ', ' order by message_id)
+		 from outbox where run_after = created_at + interval '1 hour'`)
+	run(t, pool, `delete from orders`)
+	run(t, pool, `insert into orders values ('17')`)
+	one(t, pool, "4", `select count(*) from outbox`)
+}
+
+// TestEnqueueNeedsFewRights: the grants of docs/outbox.md are enough.
+func TestEnqueueNeedsFewRights(t *testing.T) {
+	pool, ctx := shop(t), t.Context()
+	role := "shop_" + strings.TrimPrefix(pool.Config().ConnConfig.Database, "sluice_test_")
+	run(t, pool, strings.ReplaceAll(`
+create role ROLE;
+grant insert, select on outbox to ROLE;
+grant insert, select, update on dedupe_keys to ROLE;
+grant select on outbox_topics, outbox_destinations to ROLE;`, "ROLE", role))
+	defer pool.Exec(context.WithoutCancel(ctx), strings.ReplaceAll(`drop owned by ROLE; drop role ROLE`, "ROLE", role))
+	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `set local role `+role); err != nil {
+			return err
+		}
+		m := placed("a")
+		m.Destination, m.Topic = "", "orders"
+		receipts, err := Enqueue(ctx, tx, m, placed("a"))
+		if err == nil && duplicates(receipts) != 1 {
+			err = fmt.Errorf("receipts %+v", receipts)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSyncTopics(t *testing.T) {
+	pool, ctx := shop(t), t.Context()
+	const state = `select concat((select string_agg(destination, ' ' order by destination) from outbox_destinations), ' | ',
+		(select string_agg(topic || '>' || destination, ' ' order by topic, destination) from outbox_topics))`
+	one(t, pool, "billing crm | leads>crm orders>billing orders>crm", state)
+	sync := func(want string, destinations []string, topics map[string][]string) {
+		t.Helper()
+		if err := SyncTopics(ctx, pool, destinations, topics); err != nil {
+			t.Fatal(err)
+		}
+		one(t, pool, want, state)
+	}
+	sync("audit crm | orders>audit orders>crm", []string{"crm", "audit"}, map[string][]string{"orders": {"crm", "audit", "crm"}})
+	run(t, pool, `create function written() returns trigger language plpgsql as $$ begin raise exception 'written'; end $$;
+		create trigger written after insert or update or delete on outbox_topics for each row execute function written()`)
+	sync("audit crm | orders>audit orders>crm", []string{"crm", "audit"}, map[string][]string{"orders": {"crm", "audit"}}) // writes nothing
+	run(t, pool, `drop trigger written on outbox_topics`)
+
+	err := SyncTopics(ctx, pool, []string{"crm", ""}, map[string][]string{"a": nil, "b": {"crm", "x"}, "": {"crm"}})
+	for _, want := range []string{"topics.a: has no destinations", `topics.b: destination "x" is not configured`, "topics: a name is empty", "destinations: a name is empty"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error = %v; want one with %q", err, want)
+		}
+	}
+	sync(" | ", nil, nil)
+}

@@ -1,0 +1,71 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const syncLockSQL = `select pg_advisory_xact_lock(hashtextextended('sluice:sync_topics', 0))`
+
+// Rows that stay are not written, so that a start with the same configuration changes nothing.
+const syncSQL = `
+with destination as materialized (
+    select unnest($1::text[]) as destination
+), topic as materialized (
+    select unnest($2::text[]) as topic, unnest($3::text[]) as destination
+), gone_destinations as (
+    delete from outbox_destinations where destination not in (select destination from destination)
+), gone_topics as (
+    delete from outbox_topics where (topic, destination) not in (select topic, destination from topic)
+), new_destinations as (
+    insert into outbox_destinations select destination from destination on conflict do nothing
+)
+insert into outbox_topics select topic, destination from topic on conflict do nothing`
+
+// SyncTopics tells the database which destinations messages can be enqueued for, and which of them each topic stands
+// for, so that Enqueue and SQL callers can be told of a wrong name. The program calls it at every start and at every
+// change of its configuration; what is no longer in there is forgotten, so where nodes differ the last one counts.
+// Messages that are in the outbox already keep their destination. The error joins every fault of the configuration.
+func SyncTopics(ctx context.Context, pool *pgxpool.Pool, destinations []string, topics map[string][]string) error {
+	var names, targets []string
+	var faults []error
+	if slices.Contains(destinations, "") {
+		faults = append(faults, errors.New("outbox: destinations: a name is empty"))
+	}
+	for _, name := range slices.Sorted(maps.Keys(topics)) {
+		if name == "" {
+			faults = append(faults, errors.New("outbox: topics: a name is empty"))
+		}
+		if len(topics[name]) == 0 {
+			faults = append(faults, fmt.Errorf("outbox: topics.%s: has no destinations: give it one, or remove it", name))
+		}
+		for _, d := range topics[name] {
+			if !slices.Contains(destinations, d) {
+				faults = append(faults, fmt.Errorf("outbox: topics.%s: destination %q is not configured: add it to the destinations, or correct the name", name, d))
+			}
+			names, targets = append(names, name), append(targets, d)
+		}
+	}
+	if err := errors.Join(faults...); err != nil {
+		return err
+	}
+	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		// Two nodes that start at once would meet in the rows; one after the other they find nothing to do.
+		if _, err := tx.Exec(ctx, syncLockSQL); err != nil {
+			return err
+		}
+		// Never nil: null would compare as unknown, and delete nothing.
+		_, err := tx.Exec(ctx, syncSQL, append([]string{}, destinations...), append([]string{}, names...), append([]string{}, targets...))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("outbox: sync %d destinations and %d topics: %w", len(destinations), len(topics), err)
+	}
+	return nil
+}
