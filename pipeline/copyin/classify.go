@@ -1,0 +1,159 @@
+package copyin
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// step is where in a transaction an error came up. The same SQLSTATE means different things at different steps.
+type step string
+
+const (
+	atConnect    step = "connect"
+	atBegin      step = "begin"
+	atLock       step = "lock ids"
+	atLookup     step = "look keys up"
+	atCopy       step = "copy"
+	atQuarantine step = "quarantine"
+	atRecord     step = "record decisions"
+	atCommit     step = "commit"
+)
+
+type stepError struct {
+	at     step
+	closed bool // the connection did not survive
+	err    error
+}
+
+func (e *stepError) Error() string { return string(e.at) + ": " + e.err.Error() }
+func (e *stepError) Unwrap() error { return e.err }
+
+// inDoubt is a COMMIT that was sent, perhaps, and not answered.
+type inDoubt struct {
+	xid string
+	err error
+}
+
+func (e *inDoubt) Error() string { return "commit in doubt: " + e.err.Error() }
+func (e *inDoubt) Unwrap() error { return e.err }
+
+// cause is what to do about a failed transaction. Those from deadlock on are retried as they are, after a pause.
+type cause string
+
+const (
+	causeConflict      cause = "conflict"  // a key is stored already: look them up
+	causePartition     cause = "partition" // a day has none: make it
+	causePoison        cause = "poison"    // a row can't be stored: find it
+	causePermanent     cause = "permanent" // repeating does not help: give up
+	causeDeadlock      cause = "deadlock"
+	causeSerialization cause = "serialization"
+	causeLock          cause = "lock"
+	causeTimeout       cause = "timeout"
+	causeConnection    cause = "connection"
+	causeRecord        cause = "record" // two batches made the same decision at once: the repeat sees the other's
+)
+
+func classify(err error) cause {
+	var at stepError
+	if e, ok := errors.AsType[*stepError](err); ok {
+		at = *e
+	}
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		if at.at == atRecord && !at.closed && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+			return causePermanent // the recorder's own
+		}
+		return causeConnection
+	}
+	switch pgErr.Code {
+	case "40P01":
+		return causeDeadlock
+	case "40001":
+		return causeSerialization
+	case "55P03":
+		return causeLock
+	case "57014", "25P03", "25P04": // statement timeout, idle in transaction, transaction timeout
+		return causeTimeout
+	case "25006": // a standby, for as long as the switch-over takes
+		return causeConnection
+	case "23505":
+		switch at.at {
+		case atCopy:
+			return causeConflict
+		case atRecord:
+			return causeRecord
+		}
+	case "23514":
+		// PostgreSQL reports a missing partition as a check violation without a constraint.
+		if at.at == atCopy && pgErr.ConstraintName == "" {
+			return causePartition
+		}
+	}
+	switch pgErr.Code[:min(2, len(pgErr.Code))] {
+	case "08", "53", "57", "58": // connection, resources, operator intervention, operating system
+		return causeConnection
+	case "22", "23", "44", "54", "P0": // data, constraint, view check, limit, raised by a trigger
+		if at.at == atCopy {
+			return causePoison
+		}
+	}
+	return causePermanent
+}
+
+// copyLine reads which row of a COPY an error is about, from 0. PostgreSQL says so in the error's context only, "COPY
+// events, line 3, column properties", whose words depend on the server's language; the number does not. Where that
+// fails, the row is searched for.
+func copyLine(err error, rows int) (row int, column string, ok bool) {
+	pgErr, is := errors.AsType[*pgconn.PgError](err)
+	if !is {
+		return 0, "", false
+	}
+	for line := range strings.Lines(pgErr.Where) {
+		if !strings.Contains(line, "COPY") || !strings.Contains(line, "events") {
+			continue
+		}
+		start := strings.IndexFunc(line, digit)
+		if start < 0 {
+			continue
+		}
+		n, end := 0, start
+		for ; end < len(line) && digit(rune(line[end])) && n <= rows; end++ {
+			n = n*10 + int(line[end]-'0')
+		}
+		if n < 1 || n > rows {
+			continue
+		}
+		row, ok = n-1, true
+		for _, word := range strings.FieldsFunc(line[end:], func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }) {
+			for _, c := range columns {
+				if word == c {
+					column = c
+				}
+			}
+		}
+	}
+	return row, column, ok
+}
+
+func digit(r rune) bool { return r >= '0' && r <= '9' }
+
+// refusalOf says why, for the client and for the operator.
+func refusalOf(err error, column string) refusal {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return refusal{reason: "refused by the database"}
+	}
+	if pgErr.ColumnName != "" {
+		column = pgErr.ColumnName
+	}
+	reason := pgErr.Message
+	if len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason], "")
+	}
+	return refusal{sqlstate: pgErr.Code, field: column, reason: reason}
+}
+
+const maxReason = 1000

@@ -1,0 +1,45 @@
+package copyin
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config are the settings of the stage. Its zero value is not valid; start from DefaultConfig.
+type Config struct {
+	// Deadline bounds one Write with all its retries; then it ends with ErrUnavailable. Default 25 s (a guess, below
+	// the 30 s after which most clients give up).
+	Deadline time.Duration
+	// AttemptTimeout bounds one transaction and every wait in it, the one for a free connection included. PostgreSQL
+	// gets it as statement_timeout, lock_timeout and idle_in_transaction_session_timeout of the transaction, so that locks
+	// of a client that died are freed. Default 10 s (a guess: two attempts fit into the deadline).
+	AttemptTimeout time.Duration
+	// DedupeWindow is how far around its time of arrival an event without a time is looked up by its id alone. Default
+	// 48 h (a guess: clients that keep events longer put a time on them).
+	DedupeWindow time.Duration
+	// LookupFirst is the share of recent batches with repeats (0 to 1) from which on keys are looked up before COPY instead
+	// of after it failed. 0 always looks first, above 1 never. Default 0.35: a look-up costs PostgreSQL 3-5 us an event,
+	// a COPY that fails and is repeated 6-13 us (BenchmarkRepeats).
+	LookupFirst float64
+}
+
+// DefaultConfig gives the settings that an operator starts from.
+func DefaultConfig() Config {
+	return Config{Deadline: 25 * time.Second, AttemptTimeout: 10 * time.Second, DedupeWindow: 48 * time.Hour, LookupFirst: 0.35}
+}
+
+func (c Config) validate() error {
+	var faults []error
+	fault := func(bad bool, format string, args ...any) {
+		if bad {
+			faults = append(faults, fmt.Errorf(format, args...))
+		}
+	}
+	fault(c.Deadline <= 0, "copyin.deadline is %s: give more than 0", c.Deadline)
+	fault(c.AttemptTimeout < time.Millisecond, "copyin.attempt-timeout is %s: give at least 1ms", c.AttemptTimeout)
+	fault(c.AttemptTimeout > c.Deadline, "copyin.attempt-timeout is %s: give at most copyin.deadline (%s)", c.AttemptTimeout, c.Deadline)
+	fault(c.DedupeWindow <= 0, "copyin.dedupe-window is %s: give more than 0", c.DedupeWindow)
+	fault(!(c.LookupFirst >= 0), "copyin.lookup-first is %v: give 0 or more", c.LookupFirst)
+	return errors.Join(faults...)
+}

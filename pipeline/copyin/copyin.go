@@ -1,0 +1,106 @@
+// Package copyin stores batches of events, one transaction each, and gives a verdict for every event.
+//
+// In: events, valid by construction. Out: rows of events and, in the same transaction, what the Recorder writes about
+// them; rows that PostgreSQL refuses go to quarantine and their neighbours are stored. A nil error means committed; with
+// ErrUnavailable the batch may be committed or not, and repeating it is harmless, since the key (tenant, event id,
+// occurred_at) makes a repeat a duplicate. Nothing happens twice: a COMMIT whose answer was lost is looked up in PostgreSQL.
+package copyin
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"sluice/pipeline"
+)
+
+// DecideFunc decides about events, once a batch and outside its transaction. It gets them in the caller's order without
+// repeats inside the batch (the first wins), and must not keep the slice beyond the Recorder's Committed. A nil Recorder
+// means that there is nothing to record, whatever gets stored.
+type DecideFunc func(events []pipeline.Event) Recorder
+
+// Recorder writes the decisions about one batch.
+type Recorder interface {
+	// Record runs inside the batch's transaction; stored[i] says whether events[i], of the slice that was decided
+	// about, is newly stored by it. It may be called again, after a rollback and with other values: the last call counts.
+	Record(ctx context.Context, tx pgx.Tx, stored []bool) error
+	// Committed is called once, after COMMIT; not at all where the outcome stays unknown.
+	Committed()
+}
+
+// Writer is safe for concurrent use. It starts no goroutine.
+type Writer struct {
+	cfg     Config
+	pool    *pgxpool.Pool
+	decide  DecideFunc
+	m       *Metrics
+	log     *slog.Logger
+	repeats repeats
+}
+
+// New checks the configuration. Each concurrent Write takes one connection of the pool.
+func New(cfg Config, pool *pgxpool.Pool, decide DecideFunc, m *Metrics, log *slog.Logger) (*Writer, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	return &Writer{cfg: cfg, pool: pool, decide: decide, m: m, log: log}, nil
+}
+
+// Write stores a batch and gives a verdict for each event, by index. It borrows the slice until it returns. It blocks for
+// at most copyin.deadline; the error is ErrUnavailable. Beside the events it holds one encoded copy of them.
+func (w *Writer) Write(ctx context.Context, events []pipeline.Event) ([]pipeline.Verdict, error) {
+	if len(events) == 0 {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.Deadline)
+	defer cancel()
+	b := newBatch(events)
+	defer b.release()
+	recorder := w.decide(b.events)
+	if err := w.store(ctx, b, recorder); err != nil {
+		w.m.failed.Inc()
+		err = fmt.Errorf("copyin: write %d events: %w: %w", len(events), pipeline.ErrUnavailable, err)
+		w.log.Error("batch not written", "events", len(events), "error", err)
+		return nil, err
+	}
+	if recorder != nil {
+		recorder.Committed()
+	}
+	verdicts := b.verdicts()
+	w.m.count(events, verdicts)
+	if len(b.refusals) > 0 {
+		w.log.Warn("events refused by PostgreSQL went to quarantine", "events", len(b.refusals), "of", len(events))
+	}
+	return verdicts, nil
+}
+
+// repeats remembers how many of the last batches held events that were stored before.
+type repeats struct {
+	mu    sync.Mutex
+	share float64
+}
+
+// repeatsMemory is about how many batches count. A guess: a few seconds of load.
+const repeatsMemory = 16
+
+func (r *repeats) note(had bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.share *= 1 - 1.0/repeatsMemory
+	if had {
+		r.share += 1.0 / repeatsMemory
+	}
+}
+
+func (r *repeats) recent() float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.share
+}
+
+func milliseconds(d time.Duration) string { return fmt.Sprint(max(1, d.Milliseconds())) }

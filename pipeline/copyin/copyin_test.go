@@ -1,0 +1,258 @@
+package copyin
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sluice/internal/pgtest"
+	"sluice/pipeline"
+)
+
+func undecided([]pipeline.Event) Recorder { return nil }
+
+// newWriter makes one whose deadlines suit tests: never reached where the database answers.
+func newWriter(t testing.TB, pool *pgxpool.Pool, set ...func(*Config)) *Writer {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.Deadline, cfg.AttemptTimeout = time.Minute, 30*time.Second
+	for _, f := range set {
+		f(&cfg)
+	}
+	w, err := New(cfg, pool, undecided, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// today is a time inside a partition that exists, with microseconds.
+func today() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+
+// event makes one with a key of its own; each call is a little later.
+func event(name string) pipeline.Event {
+	now := today()
+	return pipeline.Event{ID: pipeline.NewUUIDv4(), Tenant: 1, Name: name, OccurredAt: now, ReceivedAt: now, UserID: "u-1",
+		Properties: []byte(`{"n":1}`)}
+}
+
+func events(n int) []pipeline.Event {
+	es := make([]pipeline.Event, n)
+	for i := range es {
+		es[i] = event(fmt.Sprintf("e%d", i))
+	}
+	return es
+}
+
+func mustWrite(t testing.TB, w *Writer, es []pipeline.Event) []pipeline.Verdict {
+	t.Helper()
+	verdicts, err := w.Write(t.Context(), es)
+	if err != nil {
+		t.Fatalf("Write of %d events: %v", len(es), err)
+	}
+	return verdicts
+}
+
+// outcomes prints verdicts as one letter each: s, d, r.
+func outcomes(verdicts []pipeline.Verdict) string {
+	var s strings.Builder
+	for _, v := range verdicts {
+		s.WriteByte(v.Outcome.String()[0])
+	}
+	return s.String()
+}
+
+func checkOutcomes(t testing.TB, verdicts []pipeline.Verdict, want string) {
+	t.Helper()
+	if got := outcomes(verdicts); got != want {
+		t.Errorf("outcomes %s, want %s", got, want)
+	}
+}
+
+func scan[T any](t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (v T) {
+	t.Helper()
+	if err := pool.QueryRow(context.Background(), sql, args...).Scan(&v); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+func exec(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if _, err := pool.Exec(context.Background(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func checkRows(t testing.TB, pool *pgxpool.Pool, want int) {
+	t.Helper()
+	if got := scan[int](t, pool, `select count(*) from events`); got != want {
+		t.Errorf("%d rows in events, want %d", got, want)
+	}
+}
+
+func TestEncodeRoundTrip(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	w := newWriter(t, pool)
+	full := pipeline.Event{
+		ID: pipeline.HashUUID("order-17"), ClientID: "order-17", Tenant: -2147483648, Name: "größe \"x\"\t\n\\N",
+		OccurredAt: today(), ReceivedAt: time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC),
+		AnonymousID: "a", UserID: strings.Repeat("u", 70000), SessionID: "\\.", PageURL: "https://x/?q=%20", Referrer: "\x01", UserAgent: "日本語",
+		Properties: []byte(`{"big":12345678901234567890.123456789012345678901234567890,"s":"C:\\u0000dir","n":null}`),
+	}
+	bare := pipeline.Event{ID: pipeline.UUID{}, Tenant: 2147483647, Name: "n", OccurredAt: today(),
+		ReceivedAt: time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)}
+	old := pipeline.Event{ID: pipeline.NewUUIDv4(), Tenant: 1, Name: "before 2000",
+		OccurredAt: time.Date(1969, 12, 31, 23, 59, 59, 999999000, time.UTC), ReceivedAt: time.Date(1969, 12, 31, 23, 59, 59, 1000, time.UTC)}
+	want := []pipeline.Event{full, bare, old}
+	checkOutcomes(t, mustWrite(t, w, slices.Clone(want)), "sss")
+	const rowSQL = `
+select event_id, tenant_id, event_name, occurred_at, anonymous_id, user_id, session_id, page_url, referrer, user_agent,
+       properties::text, received_at, client_id from events where tenant_id = $1`
+	for _, e := range want {
+		var got pipeline.Event
+		var text [7]*string
+		var properties *string
+		err := pool.QueryRow(t.Context(), rowSQL, e.Tenant).Scan(&got.ID, &got.Tenant, &got.Name, &got.OccurredAt, &text[0], &text[1],
+			&text[2], &text[3], &text[4], &text[5], &properties, &got.ReceivedAt, &text[6])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.ID != e.ID || got.Name != e.Name || !got.OccurredAt.Equal(e.OccurredAt) || !got.ReceivedAt.Equal(e.ReceivedAt) {
+			t.Errorf("row = %+v, want %+v", got, e)
+		}
+		for i, s := range []string{e.AnonymousID, e.UserID, e.SessionID, e.PageURL, e.Referrer, e.UserAgent, e.ClientID} {
+			if (text[i] == nil) != (s == "") || s != "" && *text[i] != s {
+				t.Errorf("text column %d of %q = %v, want %.100q (NULL where empty)", i, e.Name, text[i], s)
+			}
+		}
+		if (properties == nil) != (e.Properties == nil) {
+			t.Errorf("properties of %q = %v, want %s", e.Name, properties, e.Properties)
+		}
+		if properties != nil && !scan[bool](t, pool, `select $1::text::jsonb::text = $2`, string(e.Properties), *properties) {
+			t.Errorf("properties = %s, want %s", *properties, e.Properties)
+		}
+	}
+}
+
+func TestRepeatsInsideABatch(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	w := newWriter(t, pool)
+	x := event("first")
+	other := x
+	other.Name = "second"
+	third := x
+	third.Name = "third"
+	later := x
+	later.OccurredAt = x.OccurredAt.Add(time.Microsecond) // another event
+	tenant := x
+	tenant.Tenant = 2 // another tenant's
+	checkOutcomes(t, mustWrite(t, w, []pipeline.Event{x, event("a"), other, third, later, tenant}), "ssddss")
+	checkRows(t, pool, 4)
+	if got := scan[string](t, pool, `select event_name from events where event_id = $1 and occurred_at = $2 and tenant_id = 1`, x.ID, x.OccurredAt); got != "first" {
+		t.Errorf("the event stored is %q, want the first of the batch", got)
+	}
+	checkOutcomes(t, mustWrite(t, w, []pipeline.Event{third, event("b"), later, later}), "dsdd")
+	checkRows(t, pool, 5)
+}
+
+func TestOneRepeatInsideAndOneStored(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	w := newWriter(t, pool)
+	es := events(10_000)
+	mustWrite(t, w, es[7:8])
+	es[9000] = es[3]
+	got := outcomes(mustWrite(t, w, es))
+	if strings.Count(got, "s") != 9998 || got[7] != 'd' || got[9000] != 'd' {
+		t.Errorf("%d stored, outcomes of the repeats %c %c; want 9998, d, d", strings.Count(got, "s"), got[7], got[9000])
+	}
+	checkRows(t, pool, 9999)
+}
+
+// A batch with repeats makes the writer look first after a while, and back again.
+func TestLooksFirstWhereRepeatsAreUsual(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	w := newWriter(t, pool)
+	known := event("known")
+	mustWrite(t, w, []pipeline.Event{known})
+	for range 20 {
+		checkOutcomes(t, mustWrite(t, w, []pipeline.Event{event("new"), known}), "sd")
+	}
+	conflicts := counterValue(t, w.m.conflicts)
+	checkOutcomes(t, mustWrite(t, w, []pipeline.Event{known, event("new")}), "ds")
+	if got := counterValue(t, w.m.conflicts); got != conflicts {
+		t.Errorf("a batch after 20 with repeats ran into a conflict (%v, before %v); want it to look first", got, conflicts)
+	}
+	for range 50 {
+		mustWrite(t, w, events(1))
+	}
+	if got := w.repeats.recent(); got >= w.cfg.LookupFirst {
+		t.Errorf("after 50 batches without repeats the share is %v, want below %v", got, w.cfg.LookupFirst)
+	}
+}
+
+func TestEventsWithoutATime(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	w := newWriter(t, pool)
+	x := event("x")
+	x.TimeUnknown = true
+	later := x
+	later.OccurredAt = x.OccurredAt.Add(90 * time.Minute)
+	later.ReceivedAt = later.OccurredAt
+	checkOutcomes(t, mustWrite(t, w, []pipeline.Event{x, event("a"), later}), "ssd")
+	checkOutcomes(t, mustWrite(t, w, []pipeline.Event{event("b"), later}), "sd")
+	timed := event("timed")
+	repeat := timed
+	repeat.TimeUnknown, repeat.OccurredAt = true, timed.OccurredAt.Add(time.Second)
+	checkOutcomes(t, mustWrite(t, w, []pipeline.Event{timed, timed, repeat}), "sdd")
+	checkOutcomes(t, mustWrite(t, w, []pipeline.Event{repeat}), "d")
+	old := later
+	old.OccurredAt = x.OccurredAt.Add(72 * time.Hour) // outside of the window, on a day without a partition
+	checkOutcomes(t, mustWrite(t, w, []pipeline.Event{old}), "s")
+	checkRows(t, pool, 5)
+}
+
+func TestMissingPartitionsAreMade(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	w := newWriter(t, pool)
+	es := events(5)
+	es[1].OccurredAt = es[1].OccurredAt.AddDate(-3, 0, 0)
+	es[3].OccurredAt = es[3].OccurredAt.AddDate(0, 0, 40)
+	checkOutcomes(t, mustWrite(t, w, es), "sssss")
+	if got := counterValue(t, w.m.partitions); got != 2 {
+		t.Errorf("%v partitions made, want 2", got)
+	}
+	checkOutcomes(t, mustWrite(t, w, es), "ddddd")
+	checkRows(t, pool, 5)
+}
+
+func TestEmptyBatch(t *testing.T) {
+	t.Parallel()
+	verdicts, err := newWriter(t, pgtest.New(t)).Write(t.Context(), nil)
+	if len(verdicts) != 0 || err != nil {
+		t.Errorf("Write of nothing = %v, %v", verdicts, err)
+	}
+}
+
+func TestConfigFaultsAreAllNamed(t *testing.T) {
+	cfg := Config{LookupFirst: -1}
+	_, err := New(cfg, nil, undecided, nil, nil)
+	for _, key := range []string{"deadline", "attempt-timeout", "dedupe-window", "lookup-first"} {
+		if err == nil || !strings.Contains(err.Error(), "copyin."+key) {
+			t.Errorf("New of an invalid configuration = %v; want copyin.%s named", err, key)
+		}
+	}
+}

@@ -1,0 +1,81 @@
+package copyin
+
+import (
+	"strconv"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sluice/pipeline"
+)
+
+// Metrics are what the stage exports.
+type Metrics struct {
+	stored, duplicate, quarantined *prometheus.CounterVec
+	batches                        *prometheus.CounterVec
+	retries                        *prometheus.CounterVec
+	inDoubt                        *prometheus.CounterVec
+	conflicts, isolations          prometheus.Counter
+	partitions, failed             prometheus.Counter
+	attemptSeconds, commitSeconds  prometheus.Histogram
+
+	tenants sync.Map // int32 -> *[3]prometheus.Counter, so that the hot path builds no label
+}
+
+// NewMetrics makes the metrics and registers them.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_copyin_" + name, Help: help})
+	}
+	vector := func(name, label, help string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_copyin_" + name, Help: help}, []string{label})
+	}
+	histogram := func(name, help string) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pipeline_copyin_" + name, Help: help, Buckets: prometheus.ExponentialBuckets(0.0002, 2, 18)})
+	}
+	m := &Metrics{
+		stored:         vector("stored_events_total", "tenant", "Events newly stored."),
+		duplicate:      vector("duplicate_events_total", "tenant", "Events that were stored before, or stand earlier in their batch."),
+		quarantined:    vector("quarantined_events_total", "tenant", "Events that PostgreSQL refused; the client was told so."),
+		batches:        vector("batches_total", "path", "Batches committed, by how they began: copy (COPY at once), lookup (keys looked up before)."),
+		retries:        vector("retries_total", "cause", "Transactions begun again: deadlock, serialization, lock, timeout, connection, in-doubt, record."),
+		inDoubt:        vector("in_doubt_commits_total", "outcome", "COMMITs whose answer was lost, by what PostgreSQL said afterwards: committed, aborted, unknown."),
+		conflicts:      counter("conflicts_total", "COPYs that ran into a key stored before; the batch's keys were looked up then."),
+		isolations:     counter("isolations_total", "COPYs refused because of a row's content, each a step of finding that row."),
+		partitions:     counter("partitions_made_total", "Day partitions made because events needed them."),
+		failed:         counter("failed_batches_total", "Batches given up; the outcome of a last COMMIT may be unknown."),
+		attemptSeconds: histogram("attempt_seconds", "One transaction, from waiting for a connection to its end."),
+		commitSeconds:  histogram("commit_seconds", "COMMIT alone."),
+	}
+	reg.MustRegister(m.stored, m.duplicate, m.quarantined, m.batches, m.retries, m.inDoubt, m.conflicts, m.isolations,
+		m.partitions, m.failed, m.attemptSeconds, m.commitSeconds)
+	return m
+}
+
+func (m *Metrics) tenant(id int32) *[3]prometheus.Counter {
+	if t, ok := m.tenants.Load(id); ok {
+		return t.(*[3]prometheus.Counter)
+	}
+	label := strconv.Itoa(int(id))
+	t, _ := m.tenants.LoadOrStore(id, &[3]prometheus.Counter{
+		pipeline.Stored - 1:    m.stored.WithLabelValues(label),
+		pipeline.Duplicate - 1: m.duplicate.WithLabelValues(label),
+		pipeline.Rejected - 1:  m.quarantined.WithLabelValues(label),
+	})
+	return t.(*[3]prometheus.Counter)
+}
+
+// count adds a batch to the books, once for every run of events of one tenant.
+func (m *Metrics) count(events []pipeline.Event, verdicts []pipeline.Verdict) {
+	for i := 0; i < len(events); {
+		var n [3]float64
+		tenant := events[i].Tenant
+		for ; i < len(events) && events[i].Tenant == tenant; i++ {
+			n[verdicts[i].Outcome-1]++
+		}
+		counters := m.tenant(tenant)
+		for o := range n {
+			counters[o].Add(n[o])
+		}
+	}
+}

@@ -1,0 +1,196 @@
+package copyin
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+var copySQL = "copy events (" + strings.Join(columns, ", ") + ") from stdin (format binary)"
+
+func copyRows(ctx context.Context, tx pgx.Tx, b *batch, positions []int32, sql string) error {
+	conn := tx.Conn().PgConn()
+	_, err := conn.CopyFrom(ctx, b.rows(positions), sql)
+	if err != nil && conn.IsClosed() {
+		// pgx may leave its sending goroutine behind, which reads the rows until it notices.
+		b.shared = true
+	}
+	return err
+}
+
+// lookUpKeysSQL is run once for each day, so that PostgreSQL leaves all other partitions alone. "offset 0" keeps the
+// look-up a probe of the primary key for each row, whatever the statistics say.
+const lookUpKeysSQL = `
+select k.i
+from unnest($1::integer[], $2::uuid[], $3::timestamptz[]) with ordinality as k (tenant_id, event_id, occurred_at, i)
+where exists (select from events e
+              where e.tenant_id = k.tenant_id and e.event_id = k.event_id and e.occurred_at = k.occurred_at
+                and e.occurred_at >= $4 and e.occurred_at < $5
+              offset 0)`
+
+// lookUpKeys marks what is stored already. What it finds is committed, so it holds for later transactions, too.
+func lookUpKeys(ctx context.Context, tx pgx.Tx, b *batch) error {
+	var queries pgx.Batch
+	positions := b.open()
+	for len(positions) > 0 {
+		day := dayOf(b.event(positions[0]).OccurredAt.UnixMicro())
+		n := 1
+		for n < len(positions) && dayOf(b.event(positions[n]).OccurredAt.UnixMicro()) == day {
+			n++
+		}
+		of := positions[:n]
+		positions = positions[n:]
+		tenants := make(pgtype.FlatArray[int32], n)
+		ids := make(pgtype.FlatArray[pgtype.UUID], n)
+		times := make(pgtype.FlatArray[time.Time], n)
+		for i, p := range of {
+			e := b.event(p)
+			tenants[i], ids[i], times[i] = e.Tenant, pgtype.UUID{Bytes: e.ID, Valid: true}, e.OccurredAt
+		}
+		queries.Queue(lookUpKeysSQL, tenants, ids, times, startOf(day), startOf(day+1)).Query(b.markDuplicates(of))
+	}
+	return tx.SendBatch(ctx, &queries).Close()
+}
+
+// lockIDsSQL takes the locks in the order of the array, which is sorted.
+const lockIDsSQL = `select pg_advisory_xact_lock(k) from unnest($1::bigint[]) as k`
+
+// lockIDs holds off every other batch that carries one of the ids that come without a time, until this one ends. Two ids
+// with the same lock only wait for each other in vain.
+func lockIDs(ctx context.Context, tx pgx.Tx, b *batch) error {
+	keys := make([]int64, len(b.timeless))
+	for i, p := range b.timeless {
+		e := b.event(p)
+		keys[i] = int64(be64(e.ID[:8]) ^ be64(e.ID[8:])*31 ^ uint64(uint32(e.Tenant))<<32)
+	}
+	slices.Sort(keys)
+	_, err := tx.Exec(ctx, lockIDsSQL, slices.Compact(keys))
+	return err
+}
+
+// lookUpIDsSQL probes the primary key of each day in the window, by its first two columns.
+const lookUpIDsSQL = `
+select k.i
+from unnest($1::integer[], $2::uuid[]) with ordinality as k (tenant_id, event_id, i)
+where exists (select from events e
+              where e.tenant_id = k.tenant_id and e.event_id = k.event_id
+                and e.occurred_at >= $3 and e.occurred_at < $4
+              offset 0)`
+
+// lookUpIDs marks the events without a time whose id is stored within the window. It needs the locks of lockIDs, and
+// a statement, and so a snapshot, of its own after them.
+func lookUpIDs(ctx context.Context, tx pgx.Tx, b *batch, window time.Duration) error {
+	var of []int32
+	for _, p := range b.timeless {
+		if b.state[p] == open {
+			of = append(of, p)
+		}
+	}
+	if len(of) == 0 {
+		return nil
+	}
+	tenants := make(pgtype.FlatArray[int32], len(of))
+	ids := make(pgtype.FlatArray[pgtype.UUID], len(of))
+	from, to := b.event(of[0]).OccurredAt, b.event(of[0]).OccurredAt
+	for i, p := range of {
+		e := b.event(p)
+		tenants[i], ids[i] = e.Tenant, pgtype.UUID{Bytes: e.ID, Valid: true}
+		if e.OccurredAt.Before(from) {
+			from = e.OccurredAt
+		}
+		if e.OccurredAt.After(to) {
+			to = e.OccurredAt
+		}
+	}
+	rows, _ := tx.Query(ctx, lookUpIDsSQL, tenants, ids, from.Add(-window), to.Add(window)) // rows carries the error
+	return b.markDuplicates(of)(rows)
+}
+
+// markDuplicates reads ordinals, from 1, of a look-up of the given positions.
+func (b *batch) markDuplicates(of []int32) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var i int64
+		_, err := pgx.ForEachRow(rows, []any{&i}, func() error {
+			b.state[of[i-1]] = duplicate
+			b.duplicates++
+			return nil
+		})
+		return err
+	}
+}
+
+// isolateSQL is one round trip for a COPY that may fail without ending the transaction.
+var isolateSQL = "savepoint isolate; " + copySQL + "; release savepoint isolate"
+
+const undoSQL = `rollback to savepoint isolate`
+
+// copyIsolating copies what can be stored and finds what can't. Where the error names a row, that row is refused and
+// the rest goes on: two COPYs for each bad row, of which the failing one ends at that row. Where it names none, halves are
+// tried: at most 2·log2(n)+1 COPYs for one bad row among n. All in one transaction, so that nothing good is stored
+// twice or waits for another round; the rows stay in their order.
+func (w *Writer) copyIsolating(ctx context.Context, tx pgx.Tx, b *batch, positions []int32, m mode) error {
+	for len(positions) > 0 {
+		err := copyRows(ctx, tx, b, positions, isolateSQL)
+		if err == nil {
+			return nil
+		}
+		c := classify(&stepError{at: atCopy, err: err})
+		if c != causePoison && !(c == causeConflict && m.conflictIsPoison) {
+			return err
+		}
+		w.m.isolations.Inc()
+		if _, err := tx.Exec(ctx, undoSQL); err != nil {
+			return err
+		}
+		row, column, named := copyLine(err, len(positions))
+		if named || len(positions) == 1 {
+			b.refuse(positions[row], refusalOf(err, column))
+			if err := w.copyIsolating(ctx, tx, b, positions[:row], m); err != nil {
+				return err
+			}
+			positions = positions[row+1:]
+			continue
+		}
+		half := len(positions) / 2
+		if err := w.copyIsolating(ctx, tx, b, positions[:half], m); err != nil {
+			return err
+		}
+		positions = positions[half:]
+	}
+	return nil
+}
+
+const quarantineSQL = `
+insert into quarantine (tenant_id, event_id, occurred_at, event, sqlstate, reason)
+select * from unnest($1::integer[], $2::uuid[], $3::timestamptz[], $4::bytea[], $5::text[], $6::text[])
+on conflict (tenant_id, event_id, occurred_at) do update
+set quarantined_at = now(), event = excluded.event, sqlstate = excluded.sqlstate, reason = excluded.reason`
+
+// quarantine writes the refused rows, in the order of the batch.
+func quarantine(ctx context.Context, tx pgx.Tx, b *batch) error {
+	n := len(b.refusals)
+	tenants := make([]int32, 0, n)
+	ids := make(pgtype.FlatArray[pgtype.UUID], 0, n)
+	times := make([]time.Time, 0, n)
+	events := make([][]byte, 0, n)
+	states := make([]string, 0, n)
+	reasons := make([]string, 0, n)
+	for p, s := range b.state {
+		if s != poison {
+			continue
+		}
+		e, r := b.event(int32(p)), b.refusals[int32(p)]
+		tenants = append(tenants, e.Tenant)
+		ids = append(ids, pgtype.UUID{Bytes: e.ID, Valid: true})
+		times = append(times, e.OccurredAt)
+		events = append(events, appendEventJSON(nil, e))
+		states = append(states, r.sqlstate)
+		reasons = append(reasons, r.reason)
+	}
+	_, err := tx.Exec(ctx, quarantineSQL, tenants, ids, times, events, states, reasons)
+	return err
+}

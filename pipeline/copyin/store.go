@@ -1,0 +1,252 @@
+package copyin
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// mode is how the next transaction goes about it.
+type mode struct {
+	lookup  bool // look keys up before COPY
+	isolate bool // expect rows that can't be stored
+	// conflictIsPoison: the key that COPY ran into is none of ours (a unique index that somebody added), so it
+	// will not be found by looking.
+	conflictIsPoison bool
+}
+
+// store runs transactions until one commits. Every round learns something (keys that are stored, a row that can't be,
+// a partition made) or waits; the deadline of ctx bounds the rest.
+func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
+	m := mode{lookup: w.repeats.recent() >= w.cfg.LookupFirst}
+	path := "copy"
+	if m.lookup {
+		path = "lookup"
+	}
+	conflicted := false
+	wait := firstPause
+	for {
+		known := b.duplicates
+		err := w.attempt(ctx, b, recorder, m)
+		if doubt, ok := errors.AsType[*inDoubt](err); ok {
+			committed, unknown := w.outcome(ctx, doubt)
+			if unknown != nil {
+				return unknown
+			}
+			if !committed {
+				w.m.retries.WithLabelValues("in-doubt").Inc()
+				continue
+			}
+			err = nil
+		}
+		if err == nil {
+			w.m.batches.WithLabelValues(path).Inc()
+			w.repeats.note(b.duplicates > 0)
+			return nil
+		}
+		if ctx.Err() != nil {
+			return err
+		}
+		switch c := classify(err); c {
+		case causeConflict:
+			w.m.conflicts.Inc()
+			if conflicted && m.lookup && b.duplicates == known {
+				m.isolate, m.conflictIsPoison = true, true
+			}
+			m.lookup, conflicted = true, true
+			continue
+		case causePartition:
+			if err := w.makePartitions(ctx, b); err == nil {
+				continue
+			} else if classify(err) == causePermanent {
+				return err
+			}
+		case causePoison:
+			w.m.isolations.Inc()
+			positions := b.open()
+			if row, column, ok := copyLine(err, len(positions)); ok && !m.isolate {
+				b.refuse(positions[row], refusalOf(err, column))
+			}
+			m.isolate = true
+			continue
+		case causePermanent:
+			return err
+		default:
+			w.m.retries.WithLabelValues(string(c)).Inc()
+		}
+		if err := pause(ctx, &wait); err != nil {
+			return err
+		}
+	}
+}
+
+// Guesses: short enough to be invisible after a deadlock, long enough not to hammer a server that starts up.
+const (
+	firstPause = 10 * time.Millisecond
+	maxPause   = time.Second
+)
+
+// pause waits for a random share of d and doubles it.
+func pause(ctx context.Context, d *time.Duration) error {
+	timer := time.NewTimer(*d/2 + rand.N(*d/2))
+	defer timer.Stop()
+	*d = min(2**d, maxPause)
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// attempt is one transaction. The lock order is that of all stages: ids without a time, events, quarantine, then what
+// the recorder takes; each sorted by key.
+func (w *Writer) attempt(ctx context.Context, b *batch, recorder Recorder, m mode) error {
+	start := time.Now()
+	defer func() { w.m.attemptSeconds.Observe(time.Since(start).Seconds()) }()
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.AttemptTimeout)
+	defer cancel()
+	conn, err := w.pool.Acquire(ctx)
+	if err != nil {
+		return &stepError{at: atConnect, err: err}
+	}
+	defer conn.Release()
+	fail := func(at step, err error) error { return &stepError{at: at, closed: conn.Conn().IsClosed(), err: err} }
+
+	tx, xid, err := w.begin(ctx, conn.Conn())
+	if err != nil {
+		return fail(atBegin, err)
+	}
+	defer rollback(ctx, tx)
+	if len(b.timeless) > 0 {
+		if err := lockIDs(ctx, tx, b); err != nil {
+			return fail(atLock, err)
+		}
+		if err := lookUpIDs(ctx, tx, b, w.cfg.DedupeWindow); err != nil {
+			return fail(atLookup, err)
+		}
+	}
+	if m.lookup {
+		if err := lookUpKeys(ctx, tx, b); err != nil {
+			return fail(atLookup, err)
+		}
+	}
+	if positions := b.open(); len(positions) > 0 {
+		if m.isolate {
+			err = w.copyIsolating(ctx, tx, b, positions, m)
+		} else {
+			err = copyRows(ctx, tx, b, positions, copySQL)
+		}
+		if err != nil {
+			return fail(atCopy, err)
+		}
+	}
+	if len(b.refusals) > 0 {
+		if err := quarantine(ctx, tx, b); err != nil {
+			return fail(atQuarantine, err)
+		}
+	}
+	if recorder != nil {
+		if err := recorder.Record(ctx, tx, b.stored()); err != nil {
+			return fail(atRecord, err)
+		}
+	}
+	committing := time.Now()
+	err = tx.Commit(ctx)
+	w.m.commitSeconds.Observe(time.Since(committing).Seconds())
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*pgconn.PgError](err); errors.Is(err, pgx.ErrTxCommitRollback) || ok && !conn.Conn().IsClosed() {
+		return fail(atCommit, err) // PostgreSQL says that it did not commit
+	}
+	return &inDoubt{xid: xid, err: err}
+}
+
+const beginSQL = `
+select set_config('statement_timeout', $1, true), set_config('lock_timeout', $1, true),
+       set_config('idle_in_transaction_session_timeout', $1, true), pg_current_xact_id()::text`
+
+// begin starts the transaction, bounds its waits on the server, too, and learns its id, all in one round trip.
+func (w *Writer) begin(ctx context.Context, conn *pgx.Conn) (tx pgx.Tx, xid string, err error) {
+	var batch pgx.Batch
+	batch.BeginTx(pgx.TxOptions{})
+	batch.Queue(beginSQL, milliseconds(w.cfg.AttemptTimeout)).QueryRow(func(row pgx.Row) error {
+		return row.Scan(nil, nil, nil, &xid)
+	})
+	results := conn.SendBatch(ctx, &batch)
+	if err := results.Close(); err != nil {
+		rollback(ctx, results.Tx())
+		return nil, "", err
+	}
+	return results.Tx(), xid, nil
+}
+
+// rollbackTimeout bounds a rollback after the attempt's own time has run out. A guess; a connection whose rollback fails is
+// closed, which rolls back as well.
+const rollbackTimeout = time.Second
+
+func rollback(ctx context.Context, tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	_ = tx.Rollback(ctx) // after COMMIT it does nothing
+}
+
+const outcomeSQL = `select coalesce(pg_xact_status($1::text::xid8), 'unknown')`
+
+// outcome asks PostgreSQL what became of a transaction, until it is known or ctx ends.
+func (w *Writer) outcome(ctx context.Context, doubt *inDoubt) (committed bool, err error) {
+	for wait := firstPause; ; {
+		status, err := w.xactStatus(ctx, doubt.xid)
+		switch {
+		case err == nil && (status == "committed" || status == "aborted"):
+			w.m.inDoubt.WithLabelValues(status).Inc()
+			return status == "committed", nil
+		case err == nil && status == "unknown", err != nil && classify(err) == causePermanent:
+			w.m.inDoubt.WithLabelValues("unknown").Inc()
+			return false, errors.Join(doubt, err)
+		}
+		if perr := pause(ctx, &wait); perr != nil {
+			w.m.inDoubt.WithLabelValues("unknown").Inc()
+			return false, errors.Join(doubt, err)
+		}
+	}
+}
+
+func (w *Writer) xactStatus(ctx context.Context, xid string) (status string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.AttemptTimeout)
+	defer cancel()
+	err = w.pool.QueryRow(ctx, outcomeSQL, xid).Scan(&status)
+	return status, err
+}
+
+const partitionSQL = `select create_events_partition($1)`
+
+// makePartitions makes what the batch's days lack, each in a transaction of its own, so that its locks are short.
+func (w *Writer) makePartitions(ctx context.Context, b *batch) error {
+	made := 0
+	for _, day := range b.days {
+		ctx, cancel := context.WithTimeout(ctx, w.cfg.AttemptTimeout)
+		var missing bool
+		err := w.pool.QueryRow(ctx, partitionSQL, startOf(day)).Scan(&missing)
+		cancel()
+		if err != nil {
+			return &stepError{at: "make partition of " + step(startOf(day).Format(time.DateOnly)), err: err}
+		}
+		if missing {
+			made++
+		}
+	}
+	w.m.partitions.Add(float64(made))
+	if made > 0 {
+		w.log.Info("made partitions of events", "partitions", made, "first", startOf(b.days[0]).Format(time.DateOnly),
+			"last", startOf(b.days[len(b.days)-1]).Format(time.DateOnly))
+	}
+	return nil
+}
+
+func startOf(day int32) time.Time { return time.Unix(int64(day)*86400, 0).UTC() }
