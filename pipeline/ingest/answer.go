@@ -1,0 +1,177 @@
+package ingest
+
+import (
+	"math/rand/v2"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/valyala/fasthttp"
+
+	"sluice/pipeline"
+)
+
+// answer writes what became of each event. verdicts belong to the events that passed the door, refused to those that
+// did not; indexes in the answer count from 0 over the whole request.
+func answer(ctx *fasthttp.RequestCtx, refused []refusal, verdicts []pipeline.Verdict, all bool) {
+	var stored, duplicate int
+	rejected := len(refused)
+	for i := range verdicts {
+		switch verdicts[i].Outcome {
+		case pipeline.Stored:
+			stored++
+		case pipeline.Duplicate:
+			duplicate++
+		default:
+			rejected++
+		}
+	}
+	b := make([]byte, 0, 128+32*(duplicate+rejected))
+	b = append(b, '{')
+	if rejected > 0 && stored+duplicate == 0 {
+		ctx.SetStatusCode(422)
+		ctx.Response.Header.SetContentType("application/problem+json")
+		b = appendProblem(b, 422, "all-rejected", "none of the events can be stored as it is; sending them again does not help")
+		b = append(b, ',')
+	} else {
+		ctx.SetStatusCode(200)
+		ctx.Response.Header.SetContentType("application/json")
+	}
+	b = append(b, `"stored":`...)
+	b = strconv.AppendInt(b, int64(stored), 10)
+	b = append(b, `,"duplicate":`...)
+	b = strconv.AppendInt(b, int64(duplicate), 10)
+	b = append(b, `,"rejected":`...)
+	b = strconv.AppendInt(b, int64(rejected), 10)
+	b = append(b, `,"events":[`...)
+	first := true
+	list := func(index int, result, field, reason string) {
+		if !first {
+			b = append(b, ',')
+		}
+		first = false
+		b = appendVerdict(b, index, result, field, reason)
+	}
+	index := 0
+	for i := range verdicts {
+		for len(refused) > 0 && refused[0].index == index {
+			list(index, "rejected", refused[0].field, refused[0].reason)
+			refused = refused[1:]
+			index++
+		}
+		v := &verdicts[i]
+		switch v.Outcome {
+		case pipeline.Stored:
+			if all {
+				list(index, "stored", "", "")
+			}
+		case pipeline.Duplicate:
+			list(index, "duplicate", "", "")
+		default:
+			list(index, "rejected", v.Field, v.Reason)
+		}
+		index++
+	}
+	for i := range refused {
+		list(refused[i].index, "rejected", refused[i].field, refused[i].reason)
+	}
+	b = append(b, "]}\n"...)
+	ctx.Response.SetBodyRaw(b)
+}
+
+// answerAccepted is the answer to Prefer: respond-async.
+func answerAccepted(ctx *fasthttp.RequestCtx, accepted int, refused []refusal) {
+	ctx.SetStatusCode(202)
+	ctx.Response.Header.SetContentType("application/json")
+	ctx.Response.Header.Set("Preference-Applied", "respond-async")
+	b := make([]byte, 0, 128)
+	b = append(b, `{"accepted":`...)
+	b = strconv.AppendInt(b, int64(accepted), 10)
+	b = append(b, `,"rejected":`...)
+	b = strconv.AppendInt(b, int64(len(refused)), 10)
+	b = append(b, `,"events":[`...)
+	for i := range refused {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendVerdict(b, refused[i].index, "rejected", refused[i].field, refused[i].reason)
+	}
+	b = append(b, "]}\n"...)
+	ctx.Response.SetBodyRaw(b)
+}
+
+func appendVerdict(b []byte, index int, result, field, reason string) []byte {
+	b = append(b, `{"index":`...)
+	b = strconv.AppendInt(b, int64(index), 10)
+	b = append(b, `,"result":"`...)
+	b = append(b, result...)
+	b = append(b, '"')
+	if field != "" {
+		b = append(b, `,"field":`...)
+		b = appendString(b, field)
+	}
+	if reason != "" {
+		b = append(b, `,"reason":`...)
+		b = appendString(b, reason)
+	}
+	return append(b, '}')
+}
+
+// problem answers with an RFC 9457 document. offset is left out where it is negative.
+func problem(ctx *fasthttp.RequestCtx, status int, kind, detail string, offset int) {
+	ctx.SetStatusCode(status)
+	ctx.Response.Header.SetContentType("application/problem+json")
+	b := make([]byte, 0, 256)
+	b = append(b, '{')
+	b = appendProblem(b, status, kind, detail)
+	if offset >= 0 {
+		b = append(b, `,"offset":`...)
+		b = strconv.AppendInt(b, int64(offset), 10)
+	}
+	b = append(b, "}\n"...)
+	ctx.Response.SetBodyRaw(b)
+}
+
+func appendProblem(b []byte, status int, kind, detail string) []byte {
+	b = append(b, `"type":"urn:sluice:problem:`...)
+	b = append(b, kind...)
+	b = append(b, `","title":`...)
+	b = appendString(b, fasthttp.StatusMessage(status))
+	b = append(b, `,"status":`...)
+	b = strconv.AppendInt(b, int64(status), 10)
+	b = append(b, `,"detail":`...)
+	return appendString(b, detail)
+}
+
+// retryAfter asks the client to wait at least d, in whole seconds and at least one. Up to a quarter more, by chance,
+// keeps those who were refused together from coming back together.
+func retryAfter(ctx *fasthttp.RequestCtx, d time.Duration) {
+	seconds := max(1, int((d+time.Second-1)/time.Second))
+	seconds += rand.IntN(2 + seconds/4)
+	ctx.Response.Header.Set("Retry-After", strconv.Itoa(seconds))
+}
+
+// appendString appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD.
+func appendString(b []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	b = append(b, '"')
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c < utf8.RuneSelf {
+			switch {
+			case c == '"' || c == '\\':
+				b = append(b, '\\', c)
+			case c < 0x20 || c == 0x7f:
+				b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+			default:
+				b = append(b, c)
+			}
+			i++
+			continue
+		}
+		r, n := utf8.DecodeRuneInString(s[i:])
+		b = utf8.AppendRune(b, r)
+		i += n
+	}
+	return append(b, '"')
+}

@@ -1,0 +1,243 @@
+package ingest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/valyala/fasthttp"
+)
+
+// reader reads and decompresses bodies into memory that is counted against a bound. Memory is counted as it is filled,
+// not as Content-Length promises, so that slow clients hold no more than they have sent.
+type reader struct {
+	cfg     *Config
+	metrics *Metrics
+	inUse   atomic.Int64
+
+	bodies sync.Pool // *body
+	gzips  sync.Pool // *gzip.Reader
+	// zstd decodes whole bodies, at most one a core at a time, so that the windows of many slow clients do not add up.
+	zstd *zstd.Decoder
+}
+
+func newReader(cfg *Config, m *Metrics) (*reader, error) {
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(uint64(cfg.MaxDecodedBytes)),
+		zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderLowmem(true))
+	if err != nil {
+		return nil, fmt.Errorf("ingest: zstd: %w", err)
+	}
+	return &reader{cfg: cfg, metrics: m, zstd: z}, nil
+}
+
+// body is one request's text, and the memory it is counted for.
+type body struct {
+	text     []byte
+	raw      []byte // compressed
+	reserved int
+}
+
+var (
+	errTooLarge = errors.New("too large")
+	errFull     = errors.New("too many bodies at once")
+)
+
+// failure is a body that was not read, and the answer to it.
+type failure struct {
+	status int
+	kind   string
+	detail string
+	offset int // -1: none
+	// close says that the rest of the body is not wanted.
+	close bool
+}
+
+// release gives the memory back for other requests.
+func (r *reader) release(b *body) {
+	r.inUse.Add(int64(-b.reserved))
+	r.metrics.reading.Set(float64(r.inUse.Load()))
+	b.reserved = 0
+	// Large ones are rare, and would pin memory.
+	const keep = 1 << 20
+	if cap(b.text) > keep {
+		b.text = nil
+	}
+	if cap(b.raw) > keep {
+		b.raw = nil
+	}
+	b.text, b.raw = b.text[:0], b.raw[:0]
+	r.bodies.Put(b)
+}
+
+// read reads a request's body. Where it gives a failure, there is nothing to release.
+func (r *reader) read(ctx *fasthttp.RequestCtx) (*body, *failure) {
+	var encoding byte
+	switch e := bytes.ToLower(bytes.TrimSpace(ctx.Request.Header.ContentEncoding())); string(e) {
+	case "", "identity":
+	case "gzip", "x-gzip":
+		encoding = 'g'
+	case "zstd":
+		encoding = 'z'
+	default:
+		return nil, &failure{415, "unsupported-encoding", fmt.Sprintf("Content-Encoding %q is not known; gzip, zstd and none are", cut(e)), -1, true}
+	}
+	length := ctx.Request.Header.ContentLength()
+	if length > r.cfg.MaxBodyBytes {
+		return nil, r.tooLarge(fmt.Sprintf("the body is %d bytes", length), r.cfg.MaxBodyBytes, "max-body-bytes")
+	}
+	b, _ := r.bodies.Get().(*body)
+	if b == nil {
+		b = &body{}
+	}
+	if f := r.fill(ctx, b, encoding, length); f != nil {
+		r.release(b)
+		return nil, f
+	}
+	r.metrics.decoded.Add(float64(len(b.text)))
+	return b, nil
+}
+
+func (r *reader) fill(ctx *fasthttp.RequestCtx, b *body, encoding byte, length int) *failure {
+	stream := ctx.RequestBodyStream()
+	if stream == nil {
+		stream = bytes.NewReader(ctx.Request.Body())
+	}
+	wire := &counted{r: stream}
+	defer func() { r.metrics.wire.Add(float64(wire.n)) }()
+	var err error
+	switch encoding {
+	case 0:
+		b.text, err = r.readAll(b, b.text, wire, r.cfg.MaxBodyBytes, length)
+	case 'g':
+		b.text, err = r.gunzip(b, wire)
+	case 'z':
+		b.raw, err = r.readAll(b, b.raw, wire, r.cfg.MaxBodyBytes, length)
+		if err == nil && (length < 0 || wire.n == length) {
+			if b.text, err = r.zstd.DecodeAll(b.raw, b.text); errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded) {
+				return r.tooLarge("the decompressed body is larger", r.cfg.MaxDecodedBytes, "max-decoded-bytes")
+			}
+			if err == nil && !r.reserve(b, cap(b.text)) {
+				err = errFull
+			}
+		}
+	}
+	var netErr net.Error
+	switch {
+	case errors.Is(err, errFull):
+		return &failure{429, "overloaded", "the bodies of requests fill the memory that is set aside for them (ingest.max-reading-bytes)", -1, true}
+	case errors.Is(err, errTooLarge) && (encoding != 'g' || wire.n > r.cfg.MaxBodyBytes):
+		return r.tooLarge("the body is larger", r.cfg.MaxBodyBytes, "max-body-bytes")
+	case errors.Is(err, errTooLarge):
+		return r.tooLarge("the decompressed body is larger", r.cfg.MaxDecodedBytes, "max-decoded-bytes")
+	case errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &netErr) && netErr.Timeout():
+		return &failure{408, "timeout", fmt.Sprintf("the body did not come within %s (ingest.read-timeout)", r.cfg.ReadTimeout), -1, true}
+	case length >= 0 && wire.n < length && (err == nil || wire.ended):
+		return &failure{400, "incomplete", fmt.Sprintf("the body ended after %d of the %d bytes that Content-Length announced", wire.n, length), wire.n, true}
+	case err != nil && wire.err != nil:
+		return &failure{400, "incomplete", "the body broke off: " + wire.err.Error(), wire.n, true}
+	case err != nil:
+		return &failure{400, "malformed-encoding", "the body could not be decompressed: " + err.Error(), -1, true}
+	}
+	return nil
+}
+
+func (r *reader) tooLarge(what string, most int, key string) *failure {
+	return &failure{413, "too-large", fmt.Sprintf("%s; %d bytes are allowed (ingest.%s)", what, most, key), -1, true}
+}
+
+// gunzip decompresses as the body comes in, so that neither form is held whole beyond the bounds.
+func (r *reader) gunzip(b *body, wire *counted) ([]byte, error) {
+	wire.most = r.cfg.MaxBodyBytes
+	if !r.reserve(b, 64<<10) { // the decompressor's own window and tables
+		return b.text, errFull
+	}
+	z, _ := r.gzips.Get().(*gzip.Reader)
+	if z == nil {
+		z = new(gzip.Reader)
+	}
+	defer r.gzips.Put(z)
+	if err := z.Reset(wire); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return b.text, err
+	}
+	return r.readAll(b, b.text, z, r.cfg.MaxDecodedBytes, -1)
+}
+
+// readAll appends all of from to dst, at most the given number of bytes. length is what is expected, -1 if unknown.
+func (r *reader) readAll(b *body, dst []byte, from io.Reader, most, length int) ([]byte, error) {
+	if !r.reserve(b, cap(dst)) {
+		return dst, errFull
+	}
+	for {
+		if len(dst) == cap(dst) {
+			// Twice as much, but not past what is expected or allowed and one byte to notice the end or the excess.
+			grown := max(2*cap(dst), 16<<10)
+			if length >= len(dst) {
+				grown = min(grown, length+1)
+			}
+			grown = max(min(grown, most+1), len(dst)+1)
+			if !r.reserve(b, grown-cap(dst)) {
+				return dst, errFull
+			}
+			dst = append(make([]byte, 0, grown), dst...)
+		}
+		n, err := from.Read(dst[len(dst):min(cap(dst), most+1)])
+		dst = dst[:len(dst)+n]
+		if len(dst) > most {
+			return dst, errTooLarge
+		}
+		if err == io.EOF {
+			return dst, nil
+		}
+		if err != nil {
+			return dst, err
+		}
+	}
+}
+
+func (r *reader) reserve(b *body, n int) bool {
+	if r.inUse.Add(int64(n)) > int64(r.cfg.MaxReadingBytes) {
+		r.inUse.Add(int64(-n))
+		return false
+	}
+	b.reserved += n
+	r.metrics.reading.Set(float64(r.inUse.Load()))
+	return true
+}
+
+// counted counts what came over the wire, and remembers how it ended.
+type counted struct {
+	r     io.Reader
+	n     int
+	most  int // 0: no bound
+	ended bool
+	err   error
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	if c.most > 0 && len(p) > c.most+1-c.n {
+		p = p[:max(c.most+1-c.n, 1)]
+	}
+	n, err := c.r.Read(p)
+	c.n += n
+	if c.most > 0 && c.n > c.most {
+		return n, errTooLarge
+	}
+	switch err {
+	case nil:
+	case io.EOF:
+		c.ended = true
+	default:
+		c.err = err
+	}
+	return n, err
+}

@@ -1,0 +1,309 @@
+package ingest
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+	"unicode/utf8"
+	"unsafe"
+
+	"sluice/pipeline"
+)
+
+// decoder turns one body into events. It is reused; everything in it is only good until the next reset, but for what
+// take gives. Until take, the strings of the events lie in the body itself, where escapes are resolved in place.
+type decoder struct {
+	cfg    *Config
+	tenant int32
+	now    time.Time // when the request was read
+	oldest time.Time
+	newest time.Time
+
+	s scanner
+	// count is how many events the body holds so far: the index of the next.
+	count   int
+	events  []pipeline.Event
+	refused []refusal // by index, ascending
+
+	// What keep has put by of the event at hand, and where properties are put together with it.
+	unknown []byte
+	names   [][]byte
+	moved   []byte
+}
+
+// refusal is an event that never becomes one.
+type refusal struct {
+	index         int
+	field, reason string
+	// cause is the reason in one word, for the metric.
+	cause string
+}
+
+// malformed is why a whole body can't be used.
+type malformed struct {
+	status int
+	// offset into the decompressed body, -1 where there is none to tell.
+	offset int
+	detail string
+}
+
+func (d *decoder) reset(cfg *Config, tenant int32, now time.Time) {
+	now = now.UTC().Truncate(time.Microsecond)
+	d.cfg, d.tenant, d.now = cfg, tenant, now
+	d.oldest, d.newest = now.Add(-cfg.MaxAge), now.Add(cfg.MaxAhead)
+	d.s.maxDepth = cfg.MaxDepth
+	d.count = 0
+	clear(d.events) // they point into the body of an earlier request
+	d.events = d.events[:0]
+	clear(d.refused)
+	d.refused = d.refused[:0]
+	d.moved = nil
+}
+
+// json decodes one object, an array of objects, or {"events": [...]}.
+func (d *decoder) json(b []byte) *malformed {
+	d.s.reset(b)
+	i := d.s.space(0)
+	if i == 0 && bytes.HasPrefix(b, []byte("\xef\xbb\xbf")) {
+		i = d.s.space(3)
+	}
+	if i == len(b) {
+		return &malformed{400, i, "the body is empty; send one event as a JSON object, or an array of them"}
+	}
+	var m *malformed
+	switch b[i] {
+	case '{':
+		i, m = d.object(i)
+	case '[':
+		i, m = d.array(i)
+	default:
+		at := i
+		if i = d.s.value(i); i >= 0 {
+			return &malformed{400, at, "an object or an array of objects should begin here"}
+		}
+	}
+	if m != nil {
+		return m
+	}
+	if i < 0 {
+		return d.syntax()
+	}
+	if i = d.s.space(i); i < len(b) {
+		return &malformed{400, i, "nothing should follow the end of the JSON text; send one event a line with Content-Type: application/x-ndjson"}
+	}
+	return nil
+}
+
+func (d *decoder) syntax() *malformed { return &malformed{400, d.s.errAt, d.s.err} }
+
+// lines decodes NDJSON. A line that is no JSON object costs only itself.
+func (d *decoder) lines(b []byte) *malformed {
+	for start := 0; start < len(b); {
+		end := bytes.IndexByte(b[start:], '\n')
+		if end < 0 {
+			end = len(b)
+		} else {
+			end += start
+		}
+		// The scanner sees the line's end as the text's, but counts from the body's beginning.
+		d.s.reset(b[:end])
+		i := d.s.space(start)
+		if i == end {
+			start = end + 1
+			continue
+		}
+		if m := d.tooMany(i); m != nil {
+			return m
+		}
+		if d.one(i, end) < 0 {
+			d.refuse("", fmt.Sprintf("the line is not JSON: at byte %d of the body, %s", d.s.errAt, d.s.err), "malformed")
+		}
+		start = end + 1
+	}
+	return nil
+}
+
+// one decodes the only value between i and the end of a line. It gives -1 where that is no JSON.
+func (d *decoder) one(i, end int) int {
+	events, refused, count := len(d.events), len(d.refused), d.count
+	i = d.element(i)
+	if i >= 0 {
+		if i = d.s.space(i); i < end {
+			i = d.s.fail(i, "nothing should follow the JSON object on its line")
+		}
+	}
+	if i < 0 {
+		d.events, d.refused, d.count = d.events[:events], d.refused[:refused], count
+	}
+	return i
+}
+
+func (d *decoder) tooMany(at int) *malformed {
+	if d.count < d.cfg.MaxEvents {
+		return nil
+	}
+	return &malformed{413, at, fmt.Sprintf("a request may hold %d events (ingest.max-events); send the rest in another", d.cfg.MaxEvents)}
+}
+
+func (d *decoder) array(i int) (int, *malformed) {
+	i = d.s.space(i + 1)
+	if i < len(d.s.b) && d.s.b[i] == ']' {
+		return i + 1, nil
+	}
+	for {
+		if m := d.tooMany(i); m != nil {
+			return -1, m
+		}
+		if i = d.element(i); i < 0 {
+			return -1, nil
+		}
+		i = d.s.space(i)
+		if i < len(d.s.b) {
+			switch d.s.b[i] {
+			case ',':
+				i = d.s.space(i + 1)
+				continue
+			case ']':
+				return i + 1, nil
+			}
+		}
+		return d.s.fail(i, `"," or "]" should follow an element of an array`), nil
+	}
+}
+
+// element decodes what should be one event.
+func (d *decoder) element(i int) int {
+	if i < len(d.s.b) && d.s.b[i] == '{' {
+		i, _ = d.event(i)
+		return i
+	}
+	at := i
+	if i = d.s.value(i); i >= 0 {
+		d.refuse("", "an event must be a JSON object, not "+given(d.s.b[at:i]), "type")
+	}
+	return i
+}
+
+// object decodes {"events": [...]} or one event.
+func (d *decoder) object(i int) (int, *malformed) {
+	b := d.s.b
+	if first := d.s.space(i + 1); bytes.HasPrefix(b[first:], []byte(`"events"`)) {
+		at, _ := d.s.key(first)
+		if at >= 0 && at < len(b) && b[at] == '[' {
+			end, m := d.array(at)
+			if end < 0 {
+				return -1, m
+			}
+			if end = d.s.space(end); end < len(b) && b[end] == '}' {
+				return end + 1, nil
+			}
+			if end >= len(b) || b[end] != ',' {
+				return d.s.fail(end, `"," or "}" should follow a member of an object`), nil
+			}
+			return d.beside(i, end)
+		}
+	}
+	next, envelope := d.event(i)
+	if next >= 0 && envelope {
+		return d.beside(i, i)
+	}
+	return next, nil
+}
+
+// beside tells which member of an object that holds events should not be there.
+func (d *decoder) beside(i, at int) (int, *malformed) {
+	seen := false
+	for i = d.s.space(i + 1); ; i = d.s.space(i + 1) {
+		start := i
+		value, _ := d.s.key(i)
+		if value < 0 {
+			return -1, nil
+		}
+		name := d.s.b[start+1 : start+bytes.LastIndexByte(d.s.b[start:value], '"')]
+		if string(name) != "events" || seen {
+			return -1, &malformed{400, start, fmt.Sprintf(`nothing may stand beside "events" in its object, but %q does; put it into the events`, cut(name))}
+		}
+		seen = true
+		if i = d.s.value(value); i < 0 {
+			return -1, nil
+		}
+		if i = d.s.space(i); i >= len(d.s.b) || d.s.b[i] != ',' {
+			return d.s.fail(i, `"," or "}" should follow a member of an object`), nil
+		}
+	}
+}
+
+func (d *decoder) refuse(field, reason, cause string) {
+	d.refused = append(d.refused, refusal{index: d.count, field: field, reason: reason, cause: cause})
+	d.count++
+}
+
+// take gives the events, whose strings and bytes now lie in one array of their own, in the order of the request
+// without those that were refused. They are the caller's.
+func (d *decoder) take() []pipeline.Event {
+	if len(d.events) == 0 {
+		return nil
+	}
+	size := 0
+	for i := range d.events {
+		e := &d.events[i]
+		size += len(e.ClientID) + len(e.Name) + len(e.AnonymousID) + len(e.UserID) + len(e.SessionID) +
+			len(e.PageURL) + len(e.Referrer) + len(e.UserAgent) + len(e.Properties)
+	}
+	own := make([]byte, 0, size)
+	move := func(s *string) {
+		if n := len(*s); n > 0 {
+			own = append(own, *s...)
+			*s = unsafe.String(&own[len(own)-n], n)
+		}
+	}
+	events := make([]pipeline.Event, len(d.events))
+	copy(events, d.events)
+	for i := range events {
+		e := &events[i]
+		move(&e.Name)
+		move(&e.ClientID)
+		move(&e.AnonymousID)
+		move(&e.UserID)
+		move(&e.SessionID)
+		move(&e.PageURL)
+		move(&e.Referrer)
+		move(&e.UserAgent)
+		if n := len(e.Properties); n > 0 {
+			own = append(own, e.Properties...)
+			e.Properties = own[len(own)-n : len(own) : len(own)]
+		}
+	}
+	return events
+}
+
+// cut shortens what a client sent to what fits into a message.
+func cut(b []byte) string {
+	const most = 64
+	if len(b) <= most {
+		return string(b)
+	}
+	b = b[:most]
+	for i := 0; i < utf8.UTFMax && len(b) > 0; i++ {
+		if r, n := utf8.DecodeLastRune(b); r != utf8.RuneError || n != 1 {
+			break
+		}
+		b = b[:len(b)-1]
+	}
+	return string(b) + "..."
+}
+
+// given names a JSON value for a message.
+func given(raw []byte) string {
+	switch raw[0] {
+	case '"':
+		return "the string " + cut(raw)
+	case '{':
+		return "the object " + cut(raw)
+	case '[':
+		return "the array " + cut(raw)
+	case 't', 'f', 'n':
+		return string(raw)
+	}
+	return "the number " + cut(raw)
+}

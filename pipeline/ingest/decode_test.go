@@ -1,0 +1,379 @@
+package ingest
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"sluice/pipeline"
+)
+
+var now = time.Date(2026, 11, 30, 12, 0, 0, 123456789, time.UTC)
+
+const (
+	idV4 = "3f2c9b9e-5a3b-4c7d-8e9f-0a1b2c3d4e5f"
+	idV7 = "019ad4d0-6b00-7abc-8def-0123456789ab" // 2025-11-30
+)
+
+// sampleEvents makes n events of about 450 bytes.
+func sampleEvents(n int) []string {
+	events := make([]string, n)
+	for i := range events {
+		events[i] = fmt.Sprintf(`{"event_id":"%s","event_name":"page_viewed","occurred_at":"2026-11-30T11:%02d:%02d.123Z","anonymous_id":"anon-%d","session_id":"sess-%d","page_url":"https://shop.example.com/products/%d?ref=home","referrer":"https://www.example.org/search","user_agent":"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36","properties":{"price_cents":%d,"currency":"EUR","title":"Blue chair no. %d","in_stock":true,"tags":["home","chair"]}}`,
+			pipeline.NewUUIDv7(now), i/60%60, i%60, i%1000, i%5000, i, 1000+i*7, i)
+	}
+	return events
+}
+
+func decode(t testing.TB, cfg Config, text string, lines bool) (*decoder, []pipeline.Event, *malformed) {
+	t.Helper()
+	d := new(decoder)
+	d.reset(&cfg, 7, now)
+	var m *malformed
+	body := []byte(text)
+	if lines {
+		m = d.lines(body)
+	} else {
+		m = d.json(body)
+	}
+	if m != nil {
+		return d, nil, m
+	}
+	events := d.take()
+	for i := range body {
+		body[i] = 0xee // what was taken must not lie in the body
+	}
+	return d, events, nil
+}
+
+func TestDecodeEveryField(t *testing.T) {
+	text := `{"event_id":"` + strings.ToUpper(idV4) + `","event_name":"sign\u0075p","occurred_at":"2026-11-30T13:00:00.1234567+02:00","anonymous_id":"a\"1","user_id":"ü\u00fc\ud83d\ude00",
+		"session_id":"s","page_url":"https://x/?a=1&b=2","referrer":"r","user_agent":"ua","\u0070roperties": { "n": 12345678901234567890.10, "C:\\u0000dir":"\u00e9" } }`
+	_, events, m := decode(t, DefaultConfig(), text, false)
+	if m != nil || len(events) != 1 {
+		t.Fatalf("%v, %d events; want one", m, len(events))
+	}
+	id, _ := pipeline.ParseUUID(idV4)
+	got := events[0]
+	want := pipeline.Event{ID: id, Tenant: 7, Name: "signup", OccurredAt: time.Date(2026, 11, 30, 11, 0, 0, 123456000, time.UTC),
+		ReceivedAt: now.Truncate(time.Microsecond), AnonymousID: `a"1`, UserID: "üü😀", SessionID: "s", PageURL: "https://x/?a=1&b=2",
+		Referrer: "r", UserAgent: "ua", Properties: []byte(`{ "n": 12345678901234567890.10, "C:\\u0000dir":"\u00e9" }`)}
+	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
+		t.Errorf("got\n%+v; want\n%+v", got, want)
+	}
+}
+
+func TestDecodeShapes(t *testing.T) {
+	one := `{"event_name":"a"}`
+	for _, tt := range []struct {
+		text           string
+		lines          bool
+		events, bad    int
+		status, offset int
+	}{
+		{text: one, events: 1},
+		{text: " \n[" + one + " , " + one + "]\r\n", events: 2},
+		{text: `[]`},
+		{text: `{"events":[` + one + `,` + one + `]}`, events: 2},
+		{text: `{ "events" : [ ] } `},
+		{text: `{"events":{}}`, bad: 1},
+		{text: `{"events":[],"event_name":"x"}`, status: 400, offset: 13},
+		{text: `{"event_name":"x","events":[]}`, bad: 1},
+		{text: `{"sent_at":1,"events":[` + one + `]}`, status: 400, offset: 1},
+		{text: `{"events":[` + one + `],"events":[]}`, status: 400, offset: 31},
+		{text: "\xef\xbb\xbf" + one, events: 1},
+		{text: ``, status: 400, offset: 0},
+		{text: ` 5`, status: 400, offset: 1},
+		{text: `[5,"x",null,` + one + `,[` + one + `]]`, events: 1, bad: 4},
+		{text: one + one, status: 400, offset: 18},
+		{text: `[` + one + `,]`, status: 400, offset: 20},
+		{text: `[` + one, status: 400, offset: 19},
+		{text: `{"events":[` + one + `]`, status: 400, offset: 30},
+		{text: `{"event_name":"a",}`, status: 400, offset: 18},
+		{text: `{"event_name":"a"`, status: 400, offset: 17},
+		{text: `{"event_name"`, status: 400, offset: 13},
+		{text: `{`, status: 400, offset: 1},
+		{text: one + "\n\n" + one + "\r\n", lines: true, events: 2},
+		{text: one + "\n{\"event_name\":\n" + one, lines: true, events: 2, bad: 1},
+		{text: one + "\n" + one + one + "\n5\n" + one[:9], lines: true, events: 1, bad: 3},
+		{text: "", lines: true},
+		{text: "\n \n", lines: true},
+	} {
+		d, events, m := decode(t, DefaultConfig(), tt.text, tt.lines)
+		if m != nil {
+			if m.status != tt.status || m.offset != tt.offset {
+				t.Errorf("%q: %+v; want status %d, offset %d", tt.text, *m, tt.status, tt.offset)
+			}
+			continue
+		}
+		if tt.status != 0 || len(events) != tt.events || len(d.refused) != tt.bad || d.count != tt.events+tt.bad {
+			t.Errorf("%q: %d events, refused %+v, count %d; want %d, %d, status %d", tt.text, len(events), d.refused, d.count, tt.events, tt.bad, tt.status)
+		}
+	}
+}
+
+// TestOneBadEventOfEachKindAmongGoodOnes is the table of what clients get wrong.
+func TestOneBadEventOfEachKindAmongGoodOnes(t *testing.T) {
+	good := `{"event_name":"ok"}`
+	for _, tt := range []struct{ bad, field, reason string }{
+		{`{}`, "event_name", "required"},
+		{`{"event":"x"}`, "event", `did you mean "event_name"?`},
+		{`{"event_nam":"x"}`, "event_nam", `did you mean "event_name"?`},
+		{`{"userId":"x","event_name":"y"}`, "userId", `did you mean "user_id"?`},
+		{`{"event_name":"x","zzzzzz":1}`, "zzzzzz", "put it into properties"},
+		{`{"event_name":""}`, "event_name", "must not be empty"},
+		{`{"event_name":null}`, "event_name", "required"},
+		{`{"event_name":5}`, "event_name", "must be a string, not the number 5"},
+		{`{"event_name":"x","event_id":50172}`, "event_id", "must be a string, not the number 50172"},
+		{`{"event_name":"x","event_name":"x"}`, "event_name", "twice"},
+		{`{"event_name":"x","user_id":"a\u0000b"}`, "user_id", "U+0000"},
+		{"{\"event_name\":\"x\",\"user_id\":\"a\x00b\"}", "user_id", "U+0000"},
+		{`{"event_name":"x","properties":{"k\u0000":"v"}}`, "properties", "U+0000"},
+		{`{"event_name":"x","properties":{"k":"\u0000"}}`, "properties", "U+0000"},
+		{`{"event_name":"x","event_id":"\u0000"}`, "event_id", "U+0000"},
+		{`{"event_name":"x","properties":{"k":"\ud800"}}`, "properties", "surrogate"},
+		{`{"event_name":"\udead"}`, "event_name", "surrogate"},
+		{`{"event_name":"x","k\ud800":1}`, "k\\ud800", "surrogate"},
+		{"{\"event_name\":\"x\",\"referrer\":\"\xff\"}", "referrer", "UTF-8"},
+		{`{"event_name":"x","properties":{"k":1e200000}}`, "properties", "range"},
+		{`{"event_name":"x","properties":` + strings.Repeat(`{"a":`, 200) + `1` + strings.Repeat(`}`, 200) + `}`, "properties", "ingest.max-depth"},
+		{`{"event_name":"x","properties":[1]}`, "properties", "must be a JSON object, not the array [1]"},
+		{`{"event_name":"x","properties":"{}"}`, "properties", "must be a JSON object"},
+		{`{"event_name":"x","occurred_at":"yesterday"}`, "occurred_at", `not "yesterday"`},
+		{`{"event_name":"x","occurred_at":"2026-11-30T12:00:00"}`, "occurred_at", "offset"},
+		{`{"event_name":"x","occurred_at":1764500000}`, "occurred_at", "must be a string, not the number 1764500000"},
+		{`{"event_name":"x","occurred_at":"2020-01-01T00:00:00Z"}`, "occurred_at", "ingest.max-age"},
+		{`{"event_name":"x","occurred_at":"2026-12-30T00:00:00Z"}`, "occurred_at", "ingest.max-ahead"},
+		{`{"event_name":"x","event_id":"` + strings.Repeat("i", 513) + `"}`, "event_id", "513 bytes long; 512"},
+		{`{"event_name":"` + strings.Repeat("n", 201) + `"}`, "event_name", "201 bytes"},
+		{`{"event_name":"x","page_url":"` + strings.Repeat("u", 9000) + `"}`, "page_url", "9000 bytes"},
+		{`{"event_name":"x","properties":{"k":"` + strings.Repeat("u", 2<<20) + `"}}`, "", "ingest.max-event-bytes"},
+		{`"event"`, "", "must be a JSON object"},
+	} {
+		text := "[" + good + "," + tt.bad + "," + good + "]"
+		d, events, m := decode(t, DefaultConfig(), text, false)
+		if m != nil {
+			t.Errorf("%.200q: %+v; want only one event refused", tt.bad, *m)
+			continue
+		}
+		if len(events) != 2 || len(d.refused) != 1 || d.refused[0].index != 1 {
+			t.Errorf("%.200q: %d events, refused %+v; want 2, and index 1", tt.bad, len(events), d.refused)
+			continue
+		}
+		if r := d.refused[0]; r.field != tt.field || !strings.Contains(r.reason, tt.reason) || r.cause == "" {
+			t.Errorf("%.200q: refused %+v; want field %q and a reason with %q", tt.bad, r, tt.field, tt.reason)
+		}
+	}
+}
+
+func TestIdentity(t *testing.T) {
+	cfg := DefaultConfig()
+	received := now.Truncate(time.Microsecond)
+	inV7 := func(tm time.Time) string { return pipeline.NewUUIDv7(tm).String() }
+	get := func(fields string) pipeline.Event {
+		t.Helper()
+		d, events, m := decode(t, cfg, `{"event_name":"x",`+fields+`}`, false)
+		if m != nil || len(events) != 1 {
+			t.Fatalf("%s: %v, refused %+v", fields, m, d.refused)
+		}
+		return events[0]
+	}
+	for _, fields := range []string{`"event_id":""`, `"event_id":null`, `"user_id":"u"`} {
+		e := get(fields)
+		if inside, ok := e.ID.Time(); !ok || !inside.Equal(now.Truncate(time.Millisecond)) || !e.OccurredAt.Equal(received) || e.TimeUnknown {
+			t.Errorf("%s: %+v; want a UUIDv7 of the receive time, and that time", fields, e)
+		}
+	}
+	if e := get(`"event_id":"order 17/é"`); e.ID != pipeline.HashUUID("order 17/é") || e.ClientID != "order 17/é" || !e.TimeUnknown || !e.OccurredAt.Equal(received) {
+		t.Errorf("an id that is no UUID: %+v", e)
+	}
+	if e := get(`"event_id":"` + idV4 + `"`); e.ClientID != "" || !e.TimeUnknown || !e.OccurredAt.Equal(received) {
+		t.Errorf("a UUID without a time: %+v", e)
+	}
+	if e := get(`"event_id":"` + idV4 + `","occurred_at":"2026-11-29T00:00:00Z"`); e.TimeUnknown || !e.OccurredAt.Equal(time.Date(2026, 11, 29, 0, 0, 0, 0, time.UTC)) {
+		t.Errorf("a UUID and a time: %+v", e)
+	}
+	yesterday := now.Add(-24 * time.Hour).Truncate(time.Millisecond)
+	if e := get(`"event_id":"` + inV7(yesterday) + `"`); e.TimeUnknown || !e.OccurredAt.Equal(yesterday) {
+		t.Errorf("a UUIDv7 of yesterday: %+v; want its time", e)
+	}
+	if e := get(`"event_id":"` + inV7(now.Add(-500*24*time.Hour)) + `"`); !e.TimeUnknown || !e.OccurredAt.Equal(received) {
+		t.Errorf("a UUIDv7 older than max-age: %+v; want its time unknown", e)
+	}
+	d, _, _ := decode(t, cfg, `{"event_name":"x","event_id":"`+inV7(now.Add(72*time.Hour))+`"}`, false)
+	if len(d.refused) != 1 || d.refused[0].field != "event_id" {
+		t.Errorf("a UUIDv7 beyond max-ahead: refused %+v; want event_id", d.refused)
+	}
+}
+
+func TestKeepUnknownFields(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.KeepUnknownFields = true
+	for _, tt := range []struct{ text, want string }{
+		{`{"event_name":"x","n": 1.10,"properties": { "a":1 } ,"o":{"p":[1e3]}}`, `{"n": 1.10,"o":{"p":[1e3]}, "a":1 }`},
+		{`{"event_name":"x","n":1}`, `{"n":1}`},
+		{`{"event_name":"x","n":1,"properties":{ }}`, `{"n":1 }`},
+		{`{"event_name":"x","n":1,"properties":null}`, `{"n":1}`},
+		{`{"event_name":"x","a":1,"properties":{"a":2}}`, `{"a":1,"a":2}`},
+		{`{"event_name":"x","\u0061":1,"properties":{"a":2}}`, `{"\u0061":1,"a":2}`},
+		{`{"event_name":"x","properties":{"a":2}}`, `{"a":2}`},
+	} {
+		// Twice in one request, so that the memory of the one is not that of the other.
+		d, events, m := decode(t, cfg, "["+tt.text+","+strings.Replace(tt.text, "1", "7", 1)+"]", false)
+		if m != nil || len(events) != 2 || string(events[0].Properties) != tt.want {
+			t.Errorf("%s: %v %+v, %d events; want properties %q", tt.text, m, d.refused, len(events), tt.want)
+			continue
+		}
+		if !json.Valid(events[1].Properties) {
+			t.Errorf("%s: properties %q are no JSON", tt.text, events[1].Properties)
+		}
+	}
+	for _, text := range []string{`{"event_name":"x","n":1,"n":2}`, `{"event_name":"x","n":1,"\u006e":2}`, `{"event_name":"x","n":"\u0000"}`, `{"event_name":"x","n\u0000":1}`} {
+		if d, _, _ := decode(t, cfg, text, false); len(d.refused) != 1 {
+			t.Errorf("%s: refused %+v; want one", text, d.refused)
+		}
+	}
+}
+
+func TestTooManyEvents(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.MaxEvents = 2
+	for _, lines := range []bool{false, true} {
+		text := `[{},{},{}]`
+		if lines {
+			text = "{}\n{}\n{}"
+		}
+		if _, _, m := decode(t, cfg, text, lines); m == nil || m.status != 413 || !strings.Contains(m.detail, "ingest.max-events") {
+			t.Errorf("three events of two (lines %v): %+v; want 413", lines, m)
+		}
+	}
+}
+
+func TestParseTime(t *testing.T) {
+	for _, text := range []string{"2026-01-31T23:59:59Z", "2026-01-31t23:59:59z", "2026-01-31 23:59:59+02:00", "2024-02-29T00:00:00-11:30",
+		"2026-01-31T23:59:59.1Z", "2026-01-31T23:59:59.123456789Z", "2026-01-31T23:59:59.1234567890123Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"} {
+		got, ok := parseTime([]byte(text))
+		want, err := time.Parse(time.RFC3339, strings.ToUpper(strings.Replace(text, " ", "T", 1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want = want.UTC().Truncate(time.Microsecond); !ok || got != want {
+			t.Errorf("parseTime(%q) = %v, %v; want %v", text, got, ok, want)
+		}
+	}
+	if got, ok := parseTime([]byte("2016-12-31T23:59:60Z")); !ok || !got.Equal(time.Date(2017, 1, 1, 0, 0, 0, 0, time.UTC)) {
+		t.Errorf("a leap second is %v, %v; want the second after it", got, ok)
+	}
+	for _, text := range []string{"", "2026-01-31", "2026-01-31T23:59:59", "2026-02-29T00:00:00Z", "2026-13-01T00:00:00Z", "2026-00-01T00:00:00Z", "2026-01-00T00:00:00Z", "2026-01-32T00:00:00Z",
+		"2026-01-31T24:00:00Z", "2026-01-31T23:60:00Z", "2026-01-31T23:59:61Z", "2026-01-31T23:59:59.Z", "2026-01-31T23:59:59.5", "2026-01-31T23:59:59+0200", "2026-01-31T23:59:59+24:00",
+		"2026-01-31T23:59:59,5Z", "2026-01-31T23:59:59Zx", "2026-1-31T23:59:59Z00", "+026-01-31T23:59:59Z", "2026-01-31T2 :59:59Z", "1900-02-29T00:00:00Z"} {
+		if got, ok := parseTime([]byte(text)); ok {
+			t.Errorf("parseTime(%q) = %v; want a refusal", text, got)
+		}
+	}
+}
+
+// FuzzDecode holds the promises of the decoder against any input: it does not crash, each event is told once,
+// and what it takes is valid.
+func FuzzDecode(f *testing.F) {
+	for _, text := range hostile {
+		f.Add([]byte(text), false, false)
+		f.Add([]byte(`{"event_name":"x","properties":{"v":`+text+`}}`), false, false)
+		f.Add([]byte(`[{"event_name":"x","a":`+text+`,"properties":{}},{"event_name":"y"}]`), true, false)
+		f.Add([]byte("{\"event_name\":\"x\"}\n"+text+"\n{}"), false, true)
+	}
+	f.Add([]byte(`{"event_name":"x","event_id":"order","occurred_at":"2026-11-30T00:00:00+01:00"}`), true, true)
+	f.Fuzz(func(t *testing.T, text []byte, keep, lines bool) {
+		cfg := DefaultConfig()
+		cfg.KeepUnknownFields = keep
+		d := new(decoder)
+		d.reset(&cfg, 1, now)
+		body := slices.Clone(text)
+		var m *malformed
+		if lines {
+			m = d.lines(body)
+		} else {
+			m = d.json(body)
+		}
+		if m != nil {
+			if m.offset < 0 || m.offset > len(text) || m.detail == "" {
+				t.Fatalf("%q: %+v", text, *m)
+			}
+			return
+		}
+		events := d.take()
+		if len(events)+len(d.refused) != d.count {
+			t.Fatalf("%q: %d events and %d refused of %d", text, len(events), len(d.refused), d.count)
+		}
+		last := -1
+		for _, r := range d.refused {
+			if r.index <= last || r.index >= d.count || r.reason == "" || r.cause == "" {
+				t.Fatalf("%q: refused %+v after index %d of %d", text, r, last, d.count)
+			}
+			last = r.index
+		}
+		for _, e := range events {
+			if e.Name == "" || e.ID == (pipeline.UUID{}) && !strings.Contains(string(text), "00000000-0000") || e.OccurredAt.IsZero() {
+				t.Fatalf("%q: incomplete event %+v", text, e)
+			}
+			if e.Properties != nil {
+				if s := scanWhole(e.Properties, cfg.MaxDepth+1); s.err != "" || s.flaw != flawNone || e.Properties[0] != '{' {
+					t.Fatalf("%q: properties %q: %s, flaw %d", text, e.Properties, s.err, s.flaw)
+				}
+			}
+		}
+	})
+}
+
+func BenchmarkDecode(b *testing.B) {
+	for _, n := range []int{1, 100, 1000} {
+		b.Run(fmt.Sprintf("events=%d", n), func(b *testing.B) {
+			text := []byte("[" + strings.Join(sampleEvents(n), ",") + "]")
+			cfg := DefaultConfig()
+			d := new(decoder)
+			b.SetBytes(int64(len(text)))
+			b.ReportAllocs()
+			for b.Loop() {
+				d.reset(&cfg, 1, now)
+				if m := d.json(text); m != nil || len(d.take()) != n {
+					b.Fatal(m, d.refused)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/event")
+		})
+	}
+}
+
+// mutate changes a text a little, in ways that JSON parsers find hard.
+func mutate(r *rand.Rand, text []byte) []byte {
+	text = slices.Clone(text)
+	pieces := []string{`\u0000`, `\\u0000`, `\ud83d`, `\ude00`, "\xff", "\xc3\xa9", "\x00", "\n", `"`, `\`, `{`, `}`, `[`, `]`, `,`, `:`, `1e400`, `-`, `0`, `9`, `.`, `e`, `E+`, ` `, `null`, `true`}
+	for range 1 + r.IntN(3) {
+		at := 0
+		if len(text) > 0 {
+			at = r.IntN(len(text))
+		}
+		switch r.IntN(4) {
+		case 0:
+			text = slices.Insert(text, at, []byte(pieces[r.IntN(len(pieces))])...)
+		case 1:
+			if len(text) > 0 {
+				text = slices.Delete(text, at, min(len(text), at+1+r.IntN(3)))
+			}
+		case 2:
+			if len(text) > 0 {
+				text[at] = byte(r.IntN(256))
+			}
+		case 3:
+			if len(text) > 0 {
+				end := min(len(text), at+1+r.IntN(8))
+				text = slices.Insert(text, end, text[at:end]...)
+			}
+		}
+	}
+	return text
+}

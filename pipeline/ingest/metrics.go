@@ -1,0 +1,101 @@
+package ingest
+
+import (
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics counts what comes through the door. received = rejected + refused + what the buffer admitted.
+type Metrics struct {
+	received *prometheus.CounterVec
+	rejected *prometheus.CounterVec
+	refused  *prometheus.CounterVec
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	wire     prometheus.Counter
+	decoded  prometheus.Counter
+	panics   prometheus.Counter
+	inFlight prometheus.Gauge
+	reading  prometheus.Gauge
+
+	// Looking labels up costs more than counting, so what was found is kept.
+	tenants  sync.Map // int32 -> prometheus.Counter
+	statuses sync.Map // int -> prometheus.Counter
+	classes  [6]prometheus.Observer
+}
+
+// NewMetrics registers the metrics of one Server.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		reg.MustRegister(c)
+		return c
+	}
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		reg.MustRegister(c)
+		return c
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+		reg.MustRegister(g)
+		return g
+	}
+	m := &Metrics{
+		received: counters("pipeline_ingest_received_events_total", "Events in requests that could be decoded.", "tenant"),
+		rejected: counters("pipeline_ingest_rejected_events_total", "Events that can never be stored as they are, by why.", "tenant", "reason"),
+		refused:  counters("pipeline_ingest_refused_events_total", "Valid events that were not taken, to be sent again, by why.", "tenant", "cause"),
+		requests: counters("pipeline_ingest_requests_total", "Requests answered, by status code.", "status"),
+		wire:     counter("pipeline_ingest_body_bytes_total", "Bytes of request bodies as they came over the wire."),
+		decoded:  counter("pipeline_ingest_decoded_bytes_total", "Bytes of request bodies after decompression."),
+		panics:   counter("pipeline_ingest_panics_total", "Requests that hit a bug of ours and were answered 500; see the log."),
+		inFlight: gauge("pipeline_ingest_in_flight_requests", "Requests being answered."),
+		reading:  gauge("pipeline_ingest_reading_bytes", "Memory of the bodies being read and decoded (bound: ingest.max-reading-bytes)."),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "pipeline_ingest_request_duration_seconds",
+			Help:    "From a request's header to its answer, by class of status code (2xx, 4xx, ...).",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .015, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		}, []string{"status"}),
+	}
+	reg.MustRegister(m.seconds)
+	for i := range m.classes {
+		if i > 0 {
+			m.classes[i] = m.seconds.WithLabelValues(strconv.Itoa(i) + "xx")
+		}
+	}
+	return m
+}
+
+func (m *Metrics) request(status int, took time.Duration) {
+	c, ok := m.statuses.Load(status)
+	if !ok {
+		c, _ = m.statuses.LoadOrStore(status, m.requests.WithLabelValues(strconv.Itoa(status)))
+	}
+	c.(prometheus.Counter).Inc()
+	if class := status / 100; class >= 1 && class < len(m.classes) {
+		m.classes[class].Observe(took.Seconds())
+	}
+}
+
+func (m *Metrics) receivedEvents(tenant int32, n int) {
+	c, ok := m.tenants.Load(tenant)
+	if !ok {
+		c, _ = m.tenants.LoadOrStore(tenant, m.received.WithLabelValues(tenantLabel(tenant)))
+	}
+	c.(prometheus.Counter).Add(float64(n))
+}
+
+func (m *Metrics) rejectedEvents(tenant int32, refused []refusal) {
+	for i := range refused {
+		m.rejected.WithLabelValues(tenantLabel(tenant), refused[i].cause).Inc()
+	}
+}
+
+func (m *Metrics) refusedEvents(tenant int32, cause string, n int) {
+	m.refused.WithLabelValues(tenantLabel(tenant), cause).Add(float64(n))
+}
+
+func tenantLabel(tenant int32) string { return strconv.Itoa(int(tenant)) }

@@ -1,0 +1,330 @@
+package ingest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sourcegraph/conc/pool"
+	"github.com/valyala/fasthttp"
+
+	"sluice/pipeline"
+)
+
+// Buffer takes events towards the database. It keeps the slice and what it refers to.
+type Buffer interface {
+	// Add waits for the outcome of the events. verdicts[i] belongs to events[i]. When ctx ends first, the events go on
+	// and only the outcome is lost.
+	Add(ctx context.Context, events []pipeline.Event) ([]pipeline.Verdict, error)
+	// AddAsync returns once there is room in memory.
+	AddAsync(events []pipeline.Event) error
+}
+
+// Server answers HTTP requests. It is safe for concurrent use.
+type Server struct {
+	cfg     Config
+	buffer  Buffer
+	auth    Auth
+	metrics *Metrics
+	log     *slog.Logger
+
+	reader   *reader
+	decoders sync.Pool
+	inFlight atomic.Int64
+	draining atomic.Bool
+}
+
+// New checks the configuration; the error names everything that is wrong with it.
+func New(cfg Config, buf Buffer, auth Auth, m *Metrics, log *slog.Logger) (*Server, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, buffer: buf, auth: auth, metrics: m, log: log}
+	s.decoders.New = func() any { return new(decoder) }
+	var err error
+	s.reader, err = newReader(&s.cfg, m)
+	return s, err
+}
+
+// Serve answers what comes in on ln, which it closes, until ctx ends. Then it takes no new connections, closes the idle
+// ones, answers the requests that are on their way, and returns nil. That takes at most the time that the timeouts of
+// reading, answering and writing allow together; where it took longer, the error says so.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	srv := &fasthttp.Server{
+		Handler:                      s.handle,
+		ErrorHandler:                 s.handleError,
+		Name:                         "sluice",
+		Concurrency:                  s.cfg.MaxConnections,
+		ReadTimeout:                  s.cfg.ReadTimeout,
+		IdleTimeout:                  s.cfg.IdleTimeout,
+		WriteTimeout:                 s.cfg.WriteTimeout,
+		MaxRequestBodySize:           s.cfg.MaxBodyBytes,
+		ReadBufferSize:               16 << 10, // bounds the header, too
+		StreamRequestBody:            true,
+		DisablePreParseMultipartForm: true,
+		NoDefaultContentType:         true,
+		CloseOnShutdown:              true,
+		SecureErrorLogMessage:        true,
+		Logger:                       slogPrinter{s.log},
+	}
+	// Also ended by a listener that fails.
+	stop, cancel := context.WithCancel(ctx)
+	defer cancel()
+	p := pool.New().WithErrors()
+	p.Go(func() error {
+		defer cancel()
+		if err := srv.Serve(ln); err != nil {
+			return fmt.Errorf("ingest: listen: %w", err)
+		}
+		return nil
+	})
+	<-stop.Done()
+	s.draining.Store(true)
+	grace := s.cfg.ReadTimeout + s.cfg.AnswerTimeout + s.cfg.WriteTimeout
+	p.Go(func() error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+		defer cancel()
+		err := srv.ShutdownWithContext(ctx)
+		if errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("ingest: %d connections did not end within %s", srv.GetOpenConnectionsCount(), grace)
+		}
+		// Shutdown knows the listener only once Serve has begun.
+		if err := ln.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			return fmt.Errorf("ingest: close listener: %w", err)
+		}
+		return nil
+	})
+	return p.Wait()
+}
+
+// slogPrinter takes what fasthttp has to say, which is about single connections.
+type slogPrinter struct{ log *slog.Logger }
+
+func (p slogPrinter) Printf(format string, args ...any) {
+	p.log.Debug("ingest: " + fmt.Sprintf(format, args...))
+}
+
+// handleError answers requests whose header is at fault.
+func (s *Server) handleError(ctx *fasthttp.RequestCtx, err error) {
+	var small *fasthttp.ErrSmallBuffer
+	var netErr net.Error
+	switch {
+	case errors.As(err, &small):
+		problem(ctx, 431, "header-too-large", "the header of the request is larger than 16 KiB", -1)
+	case errors.As(err, &netErr) && netErr.Timeout():
+		problem(ctx, 408, "timeout", fmt.Sprintf("the request did not come within %s (ingest.read-timeout)", s.cfg.ReadTimeout), -1)
+	default:
+		problem(ctx, 400, "malformed-http", "the request is not HTTP as in RFC 9112", -1)
+	}
+	s.metrics.request(ctx.Response.StatusCode(), 0)
+}
+
+func (s *Server) handle(ctx *fasthttp.RequestCtx) {
+	start := time.Now()
+	s.metrics.inFlight.Set(float64(s.inFlight.Add(1)))
+	defer func() {
+		// One request that finds a bug of ours must not end the others.
+		if p := recover(); p != nil {
+			s.metrics.panics.Inc()
+			s.log.Error("ingest: panic while answering a request", "panic", p, "stack", string(debug.Stack()))
+			ctx.Response.Reset()
+			problem(ctx, 500, "bug", "the server hit a bug; its log has the details", -1)
+			ctx.SetConnectionClose()
+		}
+		s.metrics.inFlight.Set(float64(s.inFlight.Add(-1)))
+		s.metrics.request(ctx.Response.StatusCode(), time.Since(start))
+	}()
+	s.route(ctx)
+}
+
+func (s *Server) route(ctx *fasthttp.RequestCtx) {
+	switch path := string(ctx.Path()); path {
+	case "/v1/events", "/v1/events/":
+		if !ctx.IsPost() {
+			ctx.Response.Header.Set("Allow", "POST")
+			problem(ctx, 405, "method-not-allowed", "events are sent by POST", -1)
+			return
+		}
+	default:
+		problem(ctx, 404, "not-found", "there is nothing here; events go to POST /v1/events", -1)
+		return
+	}
+	if s.draining.Load() {
+		s.unavailable(ctx, pipeline.ErrClosed)
+		return
+	}
+	if n := s.inFlight.Load(); n > int64(s.cfg.Concurrency) {
+		retryAfter(ctx, time.Second)
+		problem(ctx, 429, "overloaded", fmt.Sprintf("%d requests are being answered (ingest.concurrency)", s.cfg.Concurrency), -1)
+		return
+	}
+	header := &ctx.Request.Header
+	tenant, ok := s.auth.tenant(credentials(header.Peek("Authorization"), header.Peek("X-Write-Key")))
+	if !ok {
+		ctx.Response.Header.Set("WWW-Authenticate", `Bearer realm="events"`)
+		problem(ctx, 401, "unauthorized", "a write key is needed: Authorization: Bearer KEY, Basic with the key as user name, or X-Write-Key", -1)
+		return
+	}
+	s.events(ctx, tenant)
+}
+
+// events answers POST /v1/events.
+func (s *Server) events(ctx *fasthttp.RequestCtx, tenant int32) {
+	lines, ok := mediaType(ctx.Request.Header.ContentType())
+	if !ok {
+		ctx.Response.Header.Set("Accept", "application/json, application/x-ndjson")
+		problem(ctx, 415, "unsupported-media-type", fmt.Sprintf("Content-Type %q is not known; application/json and application/x-ndjson, in UTF-8, are", cut(ctx.Request.Header.ContentType())), -1)
+		return
+	}
+	b, failed := s.reader.read(ctx)
+	if failed != nil {
+		s.fail(ctx, failed)
+		return
+	}
+	d := s.decoders.Get().(*decoder)
+	defer s.decoders.Put(d)
+	d.reset(&s.cfg, tenant, ctx.Time())
+	var m *malformed
+	if lines {
+		m = d.lines(b.text)
+	} else {
+		m = d.json(b.text)
+	}
+	var events []pipeline.Event
+	if m == nil {
+		events = d.take()
+	}
+	s.reader.release(b) // nothing below refers to it
+	if m != nil {
+		kind := "malformed-json"
+		if m.status == 413 {
+			kind = "too-many-events"
+		}
+		problem(ctx, m.status, kind, m.detail, m.offset)
+		return
+	}
+	s.metrics.receivedEvents(tenant, d.count)
+	s.metrics.rejectedEvents(tenant, d.refused)
+	s.hand(ctx, tenant, events, d.refused)
+}
+
+// hand passes the events on and answers with their outcome.
+func (s *Server) hand(ctx *fasthttp.RequestCtx, tenant int32, events []pipeline.Event, refused []refusal) {
+	if len(events) == 0 {
+		answer(ctx, refused, nil, false)
+		return
+	}
+	async := prefersAsync(&ctx.Request.Header)
+	var verdicts []pipeline.Verdict
+	var err error
+	if async {
+		err = s.buffer.AddAsync(events)
+	} else {
+		var wait context.Context
+		wait, cancel := context.WithTimeout(context.Background(), s.cfg.AnswerTimeout)
+		verdicts, err = s.buffer.Add(wait, events)
+		cancel()
+		if err == nil && len(verdicts) != len(events) {
+			panic(fmt.Sprintf("%d verdicts for %d events", len(verdicts), len(events)))
+		}
+	}
+	switch {
+	case err != nil:
+		s.refuse(ctx, tenant, err, len(events))
+	case async:
+		answerAccepted(ctx, len(events), refused)
+	default:
+		answer(ctx, refused, verdicts, bytes.Equal(ctx.QueryArgs().Peek("verdicts"), []byte("all")))
+	}
+}
+
+// refuse answers for events that the buffer did not take, or whose outcome it does not know.
+func (s *Server) refuse(ctx *fasthttp.RequestCtx, tenant int32, err error, n int) {
+	var full *pipeline.Overloaded
+	switch {
+	case errors.Is(err, pipeline.ErrOverloaded):
+		wait := time.Second
+		if errors.As(err, &full) {
+			wait = full.RetryAfter
+		}
+		s.metrics.refusedEvents(tenant, "full", n)
+		retryAfter(ctx, wait)
+		problem(ctx, 429, "overloaded", "more events come in than the database stores; nothing of this request was taken, send it again", -1)
+	case errors.Is(err, pipeline.ErrClosed):
+		s.metrics.refusedEvents(tenant, "draining", n)
+		s.unavailable(ctx, err)
+	default:
+		s.unavailable(ctx, err)
+	}
+}
+
+// unavailable answers 503. The events may or may not be stored, but for ErrClosed, where they are not.
+func (s *Server) unavailable(ctx *fasthttp.RequestCtx, err error) {
+	const again = "send the request again: events that carry an event_id are stored once however often they come"
+	retryAfter(ctx, time.Second)
+	switch {
+	case errors.Is(err, pipeline.ErrClosed):
+		ctx.SetConnectionClose()
+		problem(ctx, 503, "draining", "the server is shutting down and took nothing; send the request again", -1)
+	case errors.Is(err, context.DeadlineExceeded):
+		problem(ctx, 503, "outcome-unknown", fmt.Sprintf("the outcome was not known within %s (ingest.answer-timeout); %s", s.cfg.AnswerTimeout, again), -1)
+	case errors.Is(err, pipeline.ErrUnavailable):
+		problem(ctx, 503, "unavailable", "the database is away; "+again, -1)
+	default:
+		s.log.Error("ingest: events were not stored", "error", err)
+		problem(ctx, 503, "unavailable", "the events could not be stored; "+again, -1)
+	}
+}
+
+func (s *Server) fail(ctx *fasthttp.RequestCtx, f *failure) {
+	switch f.status {
+	case 429:
+		retryAfter(ctx, time.Second)
+	case 415:
+		ctx.Response.Header.Set("Accept-Encoding", "gzip, zstd")
+	}
+	if f.close {
+		ctx.SetConnectionClose()
+	}
+	problem(ctx, f.status, f.kind, f.detail, f.offset)
+}
+
+// mediaType says whether a Content-Type is one that is known, and whether it is NDJSON. Without one, a body is taken
+// for JSON; browsers' beacons say text/plain.
+func mediaType(t []byte) (lines, ok bool) {
+	kind, params, _ := bytes.Cut(t, []byte(";"))
+	if params = bytes.ToLower(params); bytes.Contains(params, []byte("charset")) {
+		_, charset, _ := bytes.Cut(params, []byte("charset="))
+		charset, _, _ = bytes.Cut(charset, []byte(";"))
+		switch string(bytes.Trim(charset, ` "`)) {
+		case "utf-8", "utf8", "us-ascii":
+		default:
+			return false, false
+		}
+	}
+	switch string(bytes.ToLower(bytes.TrimSpace(kind))) {
+	case "", "application/json", "text/json", "text/plain":
+		return false, true
+	case "application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines", "application/jsonlines":
+		return true, true
+	}
+	return false, false
+}
+
+// prefersAsync looks for respond-async among the preferences (RFC 7240).
+func prefersAsync(h *fasthttp.RequestHeader) bool {
+	found := false
+	for _, line := range h.PeekAll("Prefer") {
+		for _, p := range bytes.FieldsFunc(line, func(r rune) bool { return r == ',' || r == ';' }) {
+			found = found || bytes.EqualFold(bytes.TrimSpace(p), []byte("respond-async"))
+		}
+	}
+	return found
+}

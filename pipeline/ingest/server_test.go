@@ -1,0 +1,662 @@
+package ingest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"sluice/pipeline"
+)
+
+// memory stands in for the buffer: it keeps events, and gives the verdicts and errors that a test asks for.
+type memory struct {
+	mu     sync.Mutex
+	events []pipeline.Event
+	err    error
+	judge  func(pipeline.Event) pipeline.Verdict
+	hold   chan struct{} // closed when answers may go out; nil: at once
+	inside chan struct{} // told of each call
+}
+
+func (m *memory) take(events []pipeline.Event) ([]pipeline.Verdict, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.err != nil {
+		return nil, m.err
+	}
+	m.events = append(m.events, events...)
+	verdicts := make([]pipeline.Verdict, len(events))
+	for i, e := range events {
+		verdicts[i].Outcome = pipeline.Stored
+		if m.judge != nil {
+			verdicts[i] = m.judge(e)
+		}
+	}
+	return verdicts, nil
+}
+
+func (m *memory) Add(ctx context.Context, events []pipeline.Event) ([]pipeline.Verdict, error) {
+	if m.inside != nil {
+		m.inside <- struct{}{}
+	}
+	if m.hold != nil {
+		select {
+		case <-m.hold:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return m.take(events)
+}
+
+func (m *memory) AddAsync(events []pipeline.Event) error {
+	_, err := m.take(events)
+	return err
+}
+
+func (m *memory) names() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var names []string
+	for _, e := range m.events {
+		names = append(names, e.Name)
+	}
+	return names
+}
+
+type door struct {
+	t       testing.TB
+	server  *Server
+	metrics *Metrics
+	addr    string
+	stop    func()        // ends ctx
+	done    chan struct{} // closed when Serve has returned
+	err     error
+}
+
+func open(t testing.TB, buf Buffer, auth Auth, change func(*Config)) *door {
+	t.Helper()
+	cfg := DefaultConfig()
+	if change != nil {
+		change(&cfg)
+	}
+	m := NewMetrics(prometheus.NewRegistry())
+	s, err := New(cfg, buf, auth, m, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	d := &door{t: t, server: s, metrics: m, addr: ln.Addr().String(), stop: stop, done: make(chan struct{})}
+	go func() {
+		defer close(d.done)
+		d.err = s.Serve(ctx, ln)
+	}()
+	t.Cleanup(func() {
+		stop()
+		within(t, "Serve to return", d.done)
+		if d.err != nil {
+			t.Errorf("Serve: %v", d.err)
+		}
+	})
+	return d
+}
+
+func within(t testing.TB, what string, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(60 * time.Second):
+		t.Fatalf("waited 60 s for %s", what)
+	}
+}
+
+type reply struct {
+	status int
+	header http.Header
+	body   string
+	json   struct {
+		Type, Title, Detail                   string
+		Status, Offset                        int
+		Stored, Duplicate, Rejected, Accepted int
+		Events                                []struct {
+			Index                 int
+			Result, Field, Reason string
+		}
+	}
+}
+
+func (d *door) post(body string, headers ...string) reply {
+	d.t.Helper()
+	return d.do("POST", "/v1/events", strings.NewReader(body), headers...)
+}
+
+func (d *door) do(method, path string, body io.Reader, headers ...string) reply {
+	d.t.Helper()
+	req, err := http.NewRequest(method, "http://"+d.addr+path, body)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Add(headers[i], headers[i+1])
+	}
+	client := http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}, Timeout: time.Minute}
+	resp, err := client.Do(req)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	r := reply{status: resp.StatusCode, header: resp.Header, body: string(text)}
+	if err := json.Unmarshal(text, &r.json); err != nil {
+		d.t.Fatalf("answer %q is no JSON: %v", text, err)
+	}
+	if r.status >= 400 {
+		if got := r.header.Get("Content-Type"); got != "application/problem+json" || r.json.Status != r.status || r.json.Type == "" || r.json.Title == "" || r.json.Detail == "" {
+			d.t.Errorf("%d %q: Content-Type %q; want a whole problem document", r.status, r.body, got)
+		}
+	}
+	if r.status == 429 || r.status == 503 {
+		if n, err := strconv.Atoi(r.header.Get("Retry-After")); err != nil || n < 1 {
+			d.t.Errorf("%d with Retry-After %q; want whole seconds from 1 on", r.status, r.header.Get("Retry-After"))
+		}
+	}
+	return r
+}
+
+func gz(text string) string {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	io.WriteString(w, text)
+	w.Close()
+	return b.String()
+}
+
+func zst(text string) string {
+	w, _ := zstd.NewWriter(nil)
+	return string(w.EncodeAll([]byte(text), nil))
+}
+
+func TestVerdictsKeepThePositionInTheRequest(t *testing.T) {
+	m := &memory{judge: func(e pipeline.Event) pipeline.Verdict {
+		switch e.Name {
+		case "dup":
+			return pipeline.Verdict{Outcome: pipeline.Duplicate}
+		case "bad":
+			return pipeline.Verdict{Outcome: pipeline.Rejected, Field: "properties", Reason: "no \"such\" thing\n\x00é\xff"}
+		}
+		return pipeline.Verdict{Outcome: pipeline.Stored}
+	}}
+	d := open(t, m, Auth{}, nil)
+	body := `[{},{"event_name":"a"},5,{"event_name":"dup"},{"event_name":"b"},{"x":1},{"event_name":"bad"},{}]`
+	r := d.post(body)
+	if r.status != 200 || r.json.Stored != 2 || r.json.Duplicate != 1 || r.json.Rejected != 5 {
+		t.Fatalf("%d %s; want 200 with 2 stored, 1 duplicate, 5 rejected", r.status, r.body)
+	}
+	var got []string
+	for _, e := range r.json.Events {
+		got = append(got, fmt.Sprintf("%d %s %s", e.Index, e.Result, e.Field))
+	}
+	want := []string{"0 rejected event_name", "2 rejected ", "3 duplicate ", "5 rejected x", "6 rejected properties", "7 rejected event_name"}
+	if !slices.Equal(got, want) {
+		t.Errorf("events %q; want %q", got, want)
+	}
+	if reason := r.json.Events[4].Reason; reason != "no \"such\" thing\n\x00é\ufffd" {
+		t.Errorf("reason of the database %q", reason)
+	}
+	r = d.do("POST", "/v1/events?verdicts=all", strings.NewReader(body))
+	for i, e := range r.json.Events {
+		if e.Index != i || i == 1 && e.Result != "stored" {
+			t.Fatalf("verdicts=all: %s; want all eight in order", r.body)
+		}
+	}
+	if len(r.json.Events) != 8 {
+		t.Errorf("verdicts=all: %d events; want 8", len(r.json.Events))
+	}
+	books(t, d, "1", 16, 8, 0)
+}
+
+// books checks received = rejected + refused + what the buffer took.
+func books(t *testing.T, d *door, tenant string, received, rejected, refused float64) {
+	t.Helper()
+	sum := func(v *prometheus.CounterVec, labels ...string) (n float64) {
+		for _, l := range labels {
+			n += testutil.ToFloat64(v.WithLabelValues(tenant, l))
+		}
+		return n
+	}
+	gotRejected := sum(d.metrics.rejected, "type", "missing", "unknown_field", "duplicate_field", "too_long", "unstorable", "too_deep", "time", "malformed")
+	gotRefused := sum(d.metrics.refused, "full", "draining")
+	if got := testutil.ToFloat64(d.metrics.received.WithLabelValues(tenant)); got != received || gotRejected != rejected || gotRefused != refused {
+		t.Errorf("received %v, rejected %v, refused %v; want %v, %v, %v", got, gotRejected, gotRefused, received, rejected, refused)
+	}
+}
+
+func TestStatusCodes(t *testing.T) {
+	m := &memory{}
+	d := open(t, m, Auth{}, func(c *Config) {
+		c.MaxBodyBytes, c.MaxDecodedBytes, c.MaxEvents = 64<<10, 128<<10, 100
+	})
+	good := `{"event_name":"x"}`
+	ndjson := []string{"Content-Type", "application/x-ndjson; charset=UTF-8"}
+	encoded := func(how string) []string { return []string{"Content-Encoding", how} }
+	large := `{"event_name":"x","properties":{"a":"` + strings.Repeat("0123456789", 7000) + `"}}`
+	for _, tt := range []struct {
+		name, body string
+		headers    []string
+		status     int
+		check      func(reply) bool
+	}{
+		{"one", good, nil, 200, func(r reply) bool { return r.json.Stored == 1 && strings.Contains(r.body, `"events":[]`) }},
+		{"array", "[" + good + "," + good + "]", nil, 200, func(r reply) bool { return r.json.Stored == 2 }},
+		{"events", `{"events":[` + good + `]}`, nil, 200, func(r reply) bool { return r.json.Stored == 1 }},
+		{"empty array", `[]`, nil, 200, func(r reply) bool { return r.body == `{"stored":0,"duplicate":0,"rejected":0,"events":[]}`+"\n" }},
+		{"lines", good + "\n" + good, ndjson, 200, func(r reply) bool { return r.json.Stored == 2 }},
+		{"gzip", gz(good), encoded("gzip"), 200, func(r reply) bool { return r.json.Stored == 1 }},
+		{"two gzip members", gz("["+good) + gz(","+good+"]"), encoded("GZIP"), 200, func(r reply) bool { return r.json.Stored == 2 }},
+		{"zstd", zst(good), encoded("zstd"), 200, func(r reply) bool { return r.json.Stored == 1 }},
+		{"beacon", good, []string{"Content-Type", "text/plain;charset=UTF-8"}, 200, nil},
+		{"all refused", `[{},{}]`, nil, 422, func(r reply) bool {
+			return r.json.Rejected == 2 && len(r.json.Events) == 2 && r.json.Events[1].Index == 1
+		}},
+		{"malformed", `[` + good + `,]`, nil, 400, func(r reply) bool { return r.json.Offset == 20 && strings.Contains(r.body, `"offset":20`) }},
+		{"empty", ``, nil, 400, func(r reply) bool { return strings.Contains(r.json.Detail, "empty") }},
+		{"gzip in gzip", gz(gz(good)), encoded("gzip"), 400, nil},
+		{"gzip not told", gz(good), nil, 400, nil},
+		{"truncated gzip", gz(large)[:200], encoded("gzip"), 400, func(r reply) bool { return strings.Contains(r.json.Detail, "decompressed") }},
+		{"nothing in gzip", "", encoded("gzip"), 400, nil},
+		{"no gzip", good, encoded("gzip"), 400, nil},
+		{"truncated zstd", zst(large)[:50], encoded("zstd"), 400, nil},
+		{"no zstd", good, encoded("zstd"), 400, nil},
+		{"brotli", good, encoded("br"), 415, func(r reply) bool { return r.header.Get("Accept-Encoding") == "gzip, zstd" }},
+		{"twice", good, encoded("gzip, gzip"), 415, nil},
+		{"form", good, []string{"Content-Type", "application/x-www-form-urlencoded"}, 415, nil},
+		{"charset", good, []string{"Content-Type", "application/json; charset=utf-16"}, 415, nil},
+		{"too large", large, nil, 413, func(r reply) bool { return strings.Contains(r.json.Detail, "ingest.max-body-bytes") }},
+		{"large in gzip", gz(large), encoded("gzip"), 200, nil},
+		{"large in zstd", zst(large), encoded("zstd"), 200, nil},
+		{"too large in gzip", gz(large + large), encoded("gzip"), 413, func(r reply) bool { return strings.Contains(r.json.Detail, "ingest.max-decoded-bytes") }},
+		{"too large in zstd", zst(large + large), encoded("zstd"), 413, func(r reply) bool { return strings.Contains(r.json.Detail, "ingest.max-decoded-bytes") }},
+		{"too many", "[" + strings.Repeat(good+",", 100) + good + "]", nil, 413, func(r reply) bool { return strings.Contains(r.json.Detail, "ingest.max-events") }},
+		{"async", `[{},` + good + `]`, []string{"Prefer", "wait=5, Respond-Async"}, 202, func(r reply) bool {
+			return r.json.Accepted == 1 && r.json.Rejected == 1 && r.json.Events[0].Index == 0 && r.header.Get("Preference-Applied") == "respond-async"
+		}},
+		{"async, all refused", `[{}]`, []string{"Prefer", "respond-async"}, 422, nil},
+	} {
+		r := d.post(tt.body, tt.headers...)
+		if r.status != tt.status || tt.check != nil && !tt.check(r) {
+			t.Errorf("%s: %d %v %s; want %d", tt.name, r.status, r.header, r.body, tt.status)
+		}
+	}
+	if r := d.do("GET", "/v1/events", nil); r.status != 405 || r.header.Get("Allow") != "POST" {
+		t.Errorf("GET: %d, Allow %q; want 405 and POST", r.status, r.header.Get("Allow"))
+	}
+	if r := d.do("POST", "/v1/event", strings.NewReader(good)); r.status != 404 {
+		t.Errorf("another path: %d; want 404", r.status)
+	}
+	if got := testutil.ToFloat64(d.metrics.requests.WithLabelValues("200")); got < 10 {
+		t.Errorf("pipeline_ingest_requests_total{status=200} = %v; want the requests above", got)
+	}
+	if got := d.server.reader.inUse.Load(); got != 0 {
+		t.Errorf("%d bytes of bodies are still counted; want 0", got)
+	}
+}
+
+func TestWhatTheBufferSaysBecomesTheStatus(t *testing.T) {
+	m := &memory{}
+	d := open(t, m, Auth{}, nil)
+	for _, tt := range []struct {
+		err    error
+		status int
+		low    int
+		kind   string
+	}{
+		{fmt.Errorf("buffer: %w", &pipeline.Overloaded{RetryAfter: 7200 * time.Millisecond, Remedy: "x"}), 429, 8, "overloaded"},
+		{fmt.Errorf("copyin: %w", pipeline.ErrUnavailable), 503, 1, "unavailable"},
+		{pipeline.ErrClosed, 503, 1, "draining"},
+		{errors.New("something else"), 503, 1, "unavailable"},
+	} {
+		for _, async := range []string{"", "respond-async"} {
+			m.err = tt.err
+			r := d.post(`[{"event_name":"x"},{}]`, "Prefer", async)
+			after, _ := strconv.Atoi(r.header.Get("Retry-After"))
+			if r.status != tt.status || after < tt.low || after > tt.low+tt.low/4+1 || !strings.HasSuffix(r.json.Type, ":"+tt.kind) {
+				t.Errorf("%v: %d, Retry-After %d, %s; want %d, %d or a little more, %s", tt.err, r.status, after, r.body, tt.status, tt.low, tt.kind)
+			}
+		}
+	}
+	books(t, d, "1", 16, 8, 4)
+}
+
+func TestAnswerTimeout(t *testing.T) {
+	m := &memory{hold: make(chan struct{})}
+	d := open(t, m, Auth{}, func(c *Config) { c.AnswerTimeout = 10 * time.Millisecond })
+	if r := d.post(`{"event_name":"x"}`); r.status != 503 || !strings.HasSuffix(r.json.Type, ":outcome-unknown") {
+		t.Errorf("%d %s; want 503, outcome unknown", r.status, r.body)
+	}
+	close(m.hold)
+}
+
+func TestTenants(t *testing.T) {
+	auth, err := parseAuth([]byte("tenants: [{id: 5, name: a, keys: [" + hashed("key") + "]}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &memory{}
+	d := open(t, m, auth, nil)
+	for _, headers := range [][]string{nil, {"Authorization", "Bearer wrong"}, {"X-Write-Key", "wrong"}} {
+		if r := d.post(`{"event_name":"x"}`, headers...); r.status != 401 || r.header.Get("WWW-Authenticate") == "" {
+			t.Errorf("%q: %d; want 401 with WWW-Authenticate", headers, r.status)
+		}
+	}
+	for _, headers := range [][]string{{"Authorization", "Bearer key"}, {"X-Write-Key", "key"}, {"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte("key:"))}} {
+		if r := d.post(`{"event_name":"x"}`, headers...); r.status != 200 {
+			t.Errorf("%q: %d; want 200", headers, r.status)
+		}
+	}
+	for _, e := range m.events {
+		if e.Tenant != 5 {
+			t.Errorf("event of tenant %d; want 5", e.Tenant)
+		}
+	}
+	books(t, d, "5", 3, 0, 0)
+}
+
+// raw speaks HTTP by hand, for requests that a client library would not send.
+func (d *door) raw(text string) (net.Conn, *bufio.Reader) {
+	d.t.Helper()
+	c, err := net.Dial("tcp", d.addr)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(60 * time.Second))
+	if _, err := io.WriteString(c, text); err != nil {
+		d.t.Fatal(err)
+	}
+	return c, bufio.NewReader(c)
+}
+
+func readReply(t testing.TB, r *bufio.Reader) (int, string) {
+	t.Helper()
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+func TestChunkedBodyWithoutEnd(t *testing.T) {
+	m := &memory{}
+	d := open(t, m, Auth{}, func(c *Config) { c.MaxBodyBytes = 1 << 20 })
+	c, r := d.raw("POST /v1/events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+	go func() {
+		chunk := fmt.Sprintf("%x\r\n%s\r\n", 8192, strings.Repeat(" ", 8192))
+		for range 1 << 17 { // 1 GiB, if nobody stops it
+			if _, err := io.WriteString(c, chunk); err != nil {
+				return
+			}
+		}
+	}()
+	if status, body := readReply(t, r); status != 413 {
+		t.Errorf("%d %s; want 413", status, body)
+	}
+	if got := d.server.reader.inUse.Load(); got != 0 {
+		t.Errorf("%d bytes of bodies are still counted; want 0", got)
+	}
+	_, r = d.raw("POST /v1/events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n12\r\n{\"event_name\":\"x\"}\r\n0\r\n\r\n")
+	if status, body := readReply(t, r); status != 200 {
+		t.Errorf("a chunked body: %d %s; want 200", status, body)
+	}
+}
+
+func TestWrongLengths(t *testing.T) {
+	m := &memory{}
+	d := open(t, m, Auth{}, func(c *Config) { c.ReadTimeout = 300 * time.Millisecond })
+	body := `{"event_name":"x","properties":{"a":"` + strings.Repeat("b", 20000) + `"}}`
+	c, r := d.raw(fmt.Sprintf("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body)+10, body))
+	c.(*net.TCPConn).CloseWrite()
+	if status, text := readReply(t, r); status != 400 || !strings.Contains(text, "Content-Length") {
+		t.Errorf("a body shorter than its length: %d %s; want 400", status, text)
+	}
+	_, r = d.raw(fmt.Sprintf("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body)+10, body))
+	if status, text := readReply(t, r); status != 408 {
+		t.Errorf("a body that does not come: %d %s; want 408", status, text)
+	}
+	_, r = d.raw("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 18\r\n\r\n" + `{"event_name":"x"}GARBAGE / HTTP/1.1` + "\r\n\r\n")
+	if status, text := readReply(t, r); status != 200 {
+		t.Errorf("a body longer than its length: %d %s; want 200 for what it holds", status, text)
+	}
+	if status, _ := readReply(t, r); status == 200 {
+		t.Error("the rest of a body was taken for a request")
+	}
+	_, r = d.raw("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n")
+	if status, _ := readReply(t, r); status != 400 {
+		t.Errorf("a negative length: %d; want 400", status)
+	}
+	_, r = d.raw("POST /v1/events HTTP/1.1\r\nHost: x\r\n")
+	if status, _ := readReply(t, r); status != 408 {
+		t.Errorf("a header that does not end: %d; want 408", status)
+	}
+	_, r = d.raw("POST /v1/events HTTP/1.1\r\nHost: x\r\nX-Long: " + strings.Repeat("x", 20000) + "\r\n\r\n")
+	if status, _ := readReply(t, r); status != 431 {
+		t.Errorf("a header of 20,000 bytes: %d; want 431", status)
+	}
+	if len(m.names()) != 1 {
+		t.Errorf("events %q; want only the one of the right request", m.names())
+	}
+}
+
+// TestGzipBombInBoundedMemory sends 256 MiB of blanks in 256 KiB, eight times at once.
+func TestGzipBombInBoundedMemory(t *testing.T) {
+	var bomb bytes.Buffer
+	w, err := gzip.NewWriterLevel(&bomb, gzip.BestCompression)
+	if err != nil {
+		t.Fatal(err)
+	}
+	zeros := bytes.Repeat([]byte{' '}, 1<<20)
+	for range 256 {
+		w.Write(zeros)
+	}
+	w.Close()
+	d := open(t, &memory{}, Auth{}, func(c *Config) { c.MaxDecodedBytes, c.MaxBodyBytes, c.MaxReadingBytes = 8<<20, 2<<20, 32<<20 })
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			if r := d.post(bomb.String(), "Content-Encoding", "gzip"); r.status != 413 && r.status != 429 {
+				t.Errorf("%d %s; want 413, or 429 where memory for bodies is short", r.status, r.body)
+			}
+		})
+	}
+	wg.Wait()
+	runtime.ReadMemStats(&after)
+	// Everything that was made over the time, collected or not: 8 requests of at most 8 MiB, each grown by doubling.
+	if got := after.TotalAlloc - before.TotalAlloc; got > 8*(2*8+4)<<20 {
+		t.Errorf("%d MiB were allocated for 8 bombs of 256 MiB; want at most 160", got>>20)
+	}
+}
+
+func TestMemoryForBodiesIsBounded(t *testing.T) {
+	m := &memory{}
+	d := open(t, m, Auth{}, func(c *Config) { c.MaxBodyBytes, c.MaxDecodedBytes, c.MaxReadingBytes = 1<<20, 1<<20, 2<<20 })
+	// A client that sends all but the end of 1 MiB holds half of the memory, and a second body needs a byte more.
+	c, slow := d.raw(fmt.Sprintf("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 1<<20) + strings.Repeat(" ", 1<<20-20))
+	for deadline := time.Now().Add(30 * time.Second); d.server.reader.inUse.Load() < 1<<20; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes are counted; want 1 MiB", d.server.reader.inUse.Load())
+		}
+	}
+	if r := d.post(strings.Repeat(" ", 1<<20-18) + `{"event_name":"x"}`); r.status != 429 {
+		t.Errorf("with the memory for bodies full: %d %s; want 429", r.status, r.body)
+	}
+	io.WriteString(c, `  {"event_name":"x"}`)
+	if status, text := readReply(t, slow); status != 200 {
+		t.Errorf("the slow client: %d %s; want 200", status, text)
+	}
+	if r := d.post(`{"event_name":"x"}`); r.status != 200 {
+		t.Errorf("afterwards: %d %s; want 200", r.status, r.body)
+	}
+}
+
+func TestConcurrencyIsBounded(t *testing.T) {
+	m := &memory{hold: make(chan struct{}), inside: make(chan struct{}, 10)}
+	d := open(t, m, Auth{}, func(c *Config) { c.Concurrency = 2 })
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			if r := d.post(`{"event_name":"x"}`); r.status != 200 {
+				t.Errorf("one of two: %d; want 200", r.status)
+			}
+		})
+		<-m.inside
+	}
+	if r := d.post(`{"event_name":"x"}`); r.status != 429 || !strings.Contains(r.json.Detail, "ingest.concurrency") {
+		t.Errorf("the third of two: %d %s; want 429", r.status, r.body)
+	}
+	close(m.hold)
+	wg.Wait()
+}
+
+// TestDrain ends the server under 200 connections, half of them waiting for their answer and half idle.
+func TestDrain(t *testing.T) {
+	const n = 100
+	m := &memory{hold: make(chan struct{}), inside: make(chan struct{}, n)}
+	d := open(t, m, Auth{}, nil)
+	request := func(name string) string {
+		body := `{"event_name":"` + name + `"}`
+		return fmt.Sprintf("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	}
+	var idle, waiting []*bufio.Reader
+	for range n {
+		_, r := d.raw("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		if status, _ := readReply(t, r); status != 404 {
+			t.Fatalf("GET /: %d; want 404", status)
+		}
+		idle = append(idle, r)
+	}
+	for i := range n {
+		_, r := d.raw(request("w" + strconv.Itoa(i)))
+		waiting = append(waiting, r)
+	}
+	for range n {
+		<-m.inside
+	}
+	d.stop()
+	for i, r := range idle {
+		if b, err := r.ReadByte(); err != io.EOF {
+			t.Fatalf("idle connection %d: read %q, %v; want it closed", i, b, err)
+		}
+	}
+	if c, err := net.Dial("tcp", d.addr); err == nil {
+		c.Close()
+		t.Error("a new connection was taken during the drain")
+	}
+	select {
+	case <-d.done:
+		t.Fatal("Serve returned before the requests in flight were answered")
+	default:
+	}
+	close(m.hold)
+	for i, r := range waiting {
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatalf("waiting connection %d: %v", i, err)
+		}
+		io.Copy(io.Discard, resp.Body)
+		if resp.StatusCode != 200 || !resp.Close {
+			t.Fatalf("waiting connection %d: %d, close %v; want 200 and Connection: close", i, resp.StatusCode, resp.Close)
+		}
+	}
+	within(t, "Serve to return", d.done)
+	if got := len(m.names()); got != n {
+		t.Errorf("%d events stored; want %d", got, n)
+	}
+}
+
+func TestRequestsDuringTheDrainAreRefused(t *testing.T) {
+	m := &memory{}
+	d := open(t, m, Auth{}, nil)
+	d.server.draining.Store(true)
+	_, r := d.raw("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 18\r\n\r\n" + `{"event_name":"x"}`)
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != 503 || !resp.Close || resp.Header.Get("Retry-After") == "" || len(m.names()) > 0 {
+		t.Errorf("%d, close %v, %d events; want 503, Connection: close, none", resp.StatusCode, resp.Close, len(m.names()))
+	}
+}
+
+func TestServeEndsAtOnceWhenItsContextHasEnded(t *testing.T) {
+	d := open(t, &memory{}, Auth{}, nil)
+	d.stop()
+	within(t, "Serve to return", d.done)
+}
+
+func TestABugCostsOneRequest(t *testing.T) {
+	m := &memory{judge: func(e pipeline.Event) pipeline.Verdict {
+		if e.Name == "bug" {
+			panic("bug")
+		}
+		return pipeline.Verdict{Outcome: pipeline.Stored}
+	}}
+	d := open(t, m, Auth{}, nil)
+	if r := d.post(`{"event_name":"bug"}`); r.status != 500 {
+		t.Errorf("%d; want 500", r.status)
+	}
+	if r := d.post(`{"event_name":"x"}`); r.status != 200 {
+		t.Errorf("after it: %d; want 200", r.status)
+	}
+	if got := testutil.ToFloat64(d.metrics.panics); got != 1 {
+		t.Errorf("pipeline_ingest_panics_total = %v; want 1", got)
+	}
+}
+
+func TestConfigNamesEveryFault(t *testing.T) {
+	if err := DefaultConfig().validate(); err != nil {
+		t.Errorf("the defaults: %v", err)
+	}
+	_, err := New(Config{MaxReadingBytes: -1}, nil, Auth{}, nil, nil)
+	if err == nil {
+		t.Fatal("a zero Config: no error")
+	}
+	for _, key := range []string{"max-body-bytes", "max-decoded-bytes", "max-reading-bytes", "max-event-bytes", "max-events", "max-depth", "max-age", "max-ahead",
+		"concurrency", "max-connections", "read-timeout", "idle-timeout", "write-timeout", "answer-timeout"} {
+		if !strings.Contains(err.Error(), "ingest."+key+" ") {
+			t.Errorf("the error does not name ingest.%s:\n%v", key, err)
+		}
+	}
+}

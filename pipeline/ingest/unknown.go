@@ -1,0 +1,119 @@
+package ingest
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+)
+
+// Each unknown field of an event is compared with those before it.
+const maxUnknown = 64
+
+// keep deals with a field that events do not have: it refuses it, with the field that may have been meant, or puts
+// it by for properties. member is its name and colon as they were sent.
+func (d *decoder) keep(member, name, raw []byte) refusal {
+	if !d.cfg.KeepUnknownFields {
+		reason := "no such field"
+		if meant := suggest(string(name)); meant != "" {
+			reason += fmt.Sprintf("; did you mean %q?", meant)
+		} else {
+			reason += "; put it into properties, or set ingest.keep-unknown-fields"
+		}
+		return refusal{field: cut(name), reason: reason, cause: "unknown_field"}
+	}
+	if d.s.flaw != flawNone {
+		return refusal{field: cut(name), reason: fmt.Sprintf("%s, at byte %d of the body", d.s.flaw.reason(), d.s.flawAt), cause: d.s.flaw.cause()}
+	}
+	for _, n := range d.names {
+		if bytes.Equal(n, name) {
+			return refusal{field: cut(name), reason: "appears twice in this event", cause: "duplicate_field"}
+		}
+	}
+	if len(d.names) == maxUnknown {
+		return refusal{field: cut(name), reason: fmt.Sprintf("is one unknown field more than the %d that can be kept; put them into properties", maxUnknown), cause: "unknown_field"}
+	}
+	d.names = append(d.names, name)
+	d.unknown = append(append(append(d.unknown, member...), raw...), ',')
+	return refusal{}
+}
+
+// merge puts the fields that keep put by before the members of properties, so that of two with one name the one in
+// properties, being the last, is what jsonb keeps. No value is written anew, so numbers keep their digits.
+func (d *decoder) merge(properties []byte) []byte {
+	inner := d.unknown[:len(d.unknown)-1] // without the last comma
+	if len(properties) > 0 {
+		if rest := bytes.TrimLeft(properties[1:], " \t\r\n"); rest[0] != '}' {
+			inner = d.unknown
+		}
+	} else {
+		properties = []byte("{}")
+	}
+	// An array that is too small stays with the events that lie in it.
+	if need := len(inner) + len(properties) + 1; cap(d.moved)-len(d.moved) < need {
+		d.moved = make([]byte, 0, max(need, 4096))
+	}
+	start := len(d.moved)
+	d.moved = append(append(append(d.moved, '{'), inner...), properties[1:]...)
+	return d.moved[start:len(d.moved):len(d.moved)]
+}
+
+var fieldNames = []string{"event_id", "event_name", "occurred_at", "anonymous_id", "user_id", "session_id", "page_url",
+	"referrer", "user_agent", "properties"}
+
+// What other systems call our fields, in lower case and without separators.
+var otherNames = map[string]string{
+	"id": "event_id", "uuid": "event_id", "messageid": "event_id", "insertid": "event_id", "eventuuid": "event_id",
+	"event": "event_name", "name": "event_name", "type": "event_name", "eventtype": "event_name",
+	"timestamp": "occurred_at", "time": "occurred_at", "ts": "occurred_at", "date": "occurred_at", "originaltimestamp": "occurred_at",
+	"createdat": "occurred_at", "eventtime": "occurred_at", "sentat": "occurred_at",
+	"deviceid": "anonymous_id", "distinctid": "anonymous_id", "visitorid": "anonymous_id", "clientid": "anonymous_id",
+	"userid": "user_id", "customerid": "user_id", "session": "session_id", "url": "page_url", "page": "page_url",
+	"referer": "referrer", "useragent": "user_agent", "ua": "user_agent",
+	"props": "properties", "data": "properties", "payload": "properties", "params": "properties", "attributes": "properties",
+}
+
+// suggest gives the field that was probably meant, or "".
+func suggest(name string) string {
+	if len(name) > 32 {
+		return ""
+	}
+	plain := strings.Map(func(r rune) rune {
+		switch {
+		case r == '_' || r == '-' || r == '$' || r == ' ' || r == '.':
+			return -1
+		case r >= 'A' && r <= 'Z':
+			return r + 'a' - 'A'
+		}
+		return r
+	}, name)
+	if meant, ok := otherNames[plain]; ok {
+		return meant
+	}
+	best, meant := 3, ""
+	for _, f := range fieldNames {
+		if n := distance(plain, strings.ReplaceAll(f, "_", "")); n < best {
+			best, meant = n, f
+		}
+	}
+	return meant
+}
+
+// distance is how many bytes must be put in, taken out or changed to make one of the other.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}
