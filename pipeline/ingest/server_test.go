@@ -511,8 +511,8 @@ func TestGzipBombInBoundedMemory(t *testing.T) {
 
 func TestMemoryForBodiesIsBounded(t *testing.T) {
 	m := &memory{}
-	d := open(t, m, Auth{}, func(c *Config) { c.MaxBodyBytes, c.MaxDecodedBytes, c.MaxReadingBytes = 1<<20, 1<<20, 2<<20 })
-	// A client that sends all but the end of 1 MiB holds half of the memory, and a second body needs a byte more.
+	d := open(t, m, Auth{}, func(c *Config) { c.MaxBodyBytes, c.MaxDecodedBytes, c.MaxReadingBytes = 1<<20, 1<<19, 1<<20+1<<19 })
+	// A client that sends all but the end of 1 MiB holds two thirds of the memory, and a second body needs as much.
 	c, slow := d.raw(fmt.Sprintf("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 1<<20) + strings.Repeat(" ", 1<<20-20))
 	for deadline := time.Now().Add(30 * time.Second); d.server.reader.inUse.Load() < 1<<20; runtime.Gosched() {
 		if time.Now().After(deadline) {
