@@ -123,12 +123,11 @@ func startServer(ctx context.Context) (string, error) {
 	cfg.DataDir = dir
 	cfg.Logger = slog.New(slog.DiscardHandler)
 	cfg.Settings = map[string]string{
-		"fsync":              "off",
-		"full_page_writes":   "off", // of use only after a crash of the machine
-		"shared_buffers":     "64MB",
-		"min_wal_size":       "32MB",
-		"max_connections":    "300",
-		"autovacuum_naptime": "5s",
+		"fsync":            "off",
+		"full_page_writes": "off", // of use only after a crash of the machine
+		"shared_buffers":   "64MB",
+		"min_wal_size":     "32MB",
+		"max_connections":  "300",
 	}
 	pg, err := localpg.Start(ctx, cfg)
 	if err != nil {

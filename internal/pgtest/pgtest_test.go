@@ -1,11 +1,69 @@
 package pgtest
 
 import (
+	"bufio"
 	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
+
+// TestMain has the test binary be another one, which uses a database until it is killed.
+func TestMain(m *testing.M) {
+	if os.Getenv("PGTEST_CHILD") != "" {
+		server, err := shared()
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(server.url)
+		select {}
+	}
+	os.Exit(m.Run())
+}
+
+func TestNothingIsLeftOfAKilledTest(t *testing.T) {
+	t.Parallel()
+	other := exec.Command(os.Args[0])
+	other.Env = append(os.Environ(), "PGTEST_CHILD=1", "PIPELINE_TEST_DATABASE_URL=")
+	out, err := other.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		t.Fatalf("the other test binary has no server: %v", other.Wait())
+	}
+	cfg, err := pgx.ParseConfig(lines.Text())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Dir(cfg.Host) // the socket lies in the cluster, that in the temporary folder
+	if _, err := os.Stat(filepath.Join(dir, "postgres", "PG_VERSION")); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	other.Wait() // "killed", as it should be
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%s is still there a minute after its test was killed", dir)
+		}
+	}
+}
 
 func TestDatabasesArePrivateAndMigrated(t *testing.T) {
 	t.Parallel()
