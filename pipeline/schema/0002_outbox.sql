@@ -53,4 +53,7 @@ create table dedupe_keys (
     primary key (tenant_id, key_hash)
 );
 
+-- For pruning. Keys that last for ever are not in it.
+create index dedupe_keys_expires_at on dedupe_keys (expires_at) where expires_at is not null;
+
 comment on column dedupe_keys.expires_at is 'From when on the promise may be made again; null: never.';

@@ -1,0 +1,82 @@
+package retain
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config says what is kept and for how long. A period of 0 keeps for ever.
+type Config struct {
+	// Interval between two passes; retain.interval, default 10 min (a guess: what is past its time costs little).
+	Interval time.Duration
+	// PartitionsAhead is how many days after today have a partition; retain.partitions-ahead, default 7 (a guess: a
+	// week to notice that none are made).
+	PartitionsAhead int
+	// Events is the age at which a whole day of events goes, by when they happened; retain.events, default 0, for ever:
+	// throwing facts away is for an operator to decide. It has to be longer than the age of events that ingest takes.
+	// An event that is sent again after its day has gone is new.
+	Events time.Duration
+	// Outbox is how long messages stay after they were sent or skipped; retain.outbox, default 168h (a week to look
+	// into a complaint). The memory that keeps a promise from being made twice is not theirs, and stays.
+	Outbox time.Duration
+	// Dead is how long messages stay after they were given up; retain.dead, default 720h.
+	Dead time.Duration
+	// Quarantine is how long events stay that PostgreSQL would not store; retain.quarantine, default 2160h.
+	Quarantine time.Duration
+	// Processed is how long a receiver in this database remembers a message; retain.processed, default 2160h. It must
+	// not be shorter than the time after which a message can still be sent again, which is Dead.
+	Processed time.Duration
+	// BatchRows is the most that one transaction deletes; retain.batch-rows, default 1000 (a guess: some 10 ms).
+	BatchRows int
+	// LockTimeout is how long one may wait for a lock that others would then have to wait behind; retain.lock-timeout,
+	// default 1 s (a guess: less than clients notice as an outage).
+	LockTimeout time.Duration
+	// Timeout bounds every transaction and statement, also the wait for those who still use a partition that is to go,
+	// which holds up nobody; retain.timeout, default 1 min (a guess).
+	Timeout time.Duration
+}
+
+const day = 24 * time.Hour
+
+// DefaultConfig is complete and valid.
+func DefaultConfig() Config {
+	return Config{
+		Interval:        10 * time.Minute,
+		PartitionsAhead: 7,
+		Outbox:          7 * day,
+		Dead:            30 * day,
+		Quarantine:      90 * day,
+		Processed:       90 * day,
+		BatchRows:       1000,
+		LockTimeout:     time.Second,
+		Timeout:         time.Minute,
+	}
+}
+
+func (c Config) validate() error {
+	var faults []error
+	fault := func(bad bool, format string, args ...any) {
+		if bad {
+			faults = append(faults, fmt.Errorf(format, args...))
+		}
+	}
+	fault(c.Interval <= 0, "retain.interval is %s: set it above 0", c.Interval)
+	fault(c.PartitionsAhead < 1 || c.PartitionsAhead > 366, "retain.partitions-ahead is %d: give 1 to 366 days", c.PartitionsAhead)
+	fault(c.Events < 0 || c.Events > 0 && c.Events < day, "retain.events is %s: give at least 24h, or 0 to keep events for ever", c.Events)
+	for _, p := range []struct {
+		key  string
+		keep time.Duration
+	}{
+		{"outbox", c.Outbox}, {"dead", c.Dead}, {"quarantine", c.Quarantine}, {"processed", c.Processed},
+	} {
+		fault(p.keep < 0, "retain.%s is %s: give a period, or 0 to keep for ever", p.key, p.keep)
+	}
+	fault(c.Processed > 0 && (c.Dead == 0 || c.Dead > c.Processed),
+		"retain.processed is %s and retain.dead %s: a dead message that is sent again would take effect twice; raise the first (0: for ever) or lower the second",
+		c.Processed, c.Dead)
+	fault(c.BatchRows < 1, "retain.batch-rows is %d: give at least 1", c.BatchRows)
+	fault(c.LockTimeout < time.Millisecond, "retain.lock-timeout is %s: give at least 1ms", c.LockTimeout)
+	fault(c.Timeout <= c.LockTimeout, "retain.timeout is %s: give more than retain.lock-timeout (%s)", c.Timeout, c.LockTimeout)
+	return errors.Join(faults...)
+}

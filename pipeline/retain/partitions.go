@@ -1,0 +1,111 @@
+package retain
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	makePartitionSQL = `select create_events_partition((now() at time zone 'UTC')::date + $1::integer)`
+
+	// The days after today up to the first that has no partition.
+	partitionsAheadSQL = `
+select coalesce(min(i), $1 + 1) - 1
+from generate_series(1, $1::integer) as i
+where to_regclass('events_' || to_char((now() at time zone 'UTC')::date + i, 'YYYYMMDD')) is null`
+)
+
+// makePartitions makes those of today and the days ahead. Every node does so: it costs a look-up a day, and none depends
+// on another one's being alive.
+func (k *Keeper) makePartitions(ctx context.Context) error {
+	for i := range k.cfg.PartitionsAhead + 1 {
+		var missing bool
+		err := k.transaction(ctx, func(ctx context.Context, tx pgx.Tx) error {
+			return tx.QueryRow(ctx, makePartitionSQL, i).Scan(&missing)
+		})
+		if err != nil {
+			return fmt.Errorf("make the partition of today + %d days: %w", i, err)
+		}
+		if missing {
+			k.metrics.made.Inc()
+			k.log.InfoContext(ctx, "retain: made an event partition", "days_from_today", i)
+		}
+	}
+	return k.transaction(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		var ahead int
+		if err := tx.QueryRow(ctx, partitionsAheadSQL, k.cfg.PartitionsAhead).Scan(&ahead); err != nil {
+			return err
+		}
+		k.metrics.ahead.Set(float64(ahead))
+		return nil
+	})
+}
+
+// oldPartitionsSQL finds the days that ended before the period began, by their names, whose order is that of the days.
+// Besides partitions it finds what a pass that was cut off left: one half detached, or detached and not dropped yet.
+const oldPartitionsSQL = `
+select c.relname, i.inhrelid is not null as attached, coalesce(i.inhdetachpending, false)
+from pg_class c
+left join pg_inherits i on i.inhrelid = c.oid and i.inhparent = 'events'::regclass
+where c.relnamespace = (select relnamespace from pg_class where oid = 'events'::regclass)
+    and c.relkind = 'r' and c.relname ~ '^events_[0-9]{8}$'
+    and c.relname < 'events_' || to_char((now() - make_interval(secs => $1)) at time zone 'UTC', 'YYYYMMDD')
+order by c.relname`
+
+type partition struct {
+	name              string
+	attached, pending bool
+}
+
+func (k *Keeper) dropPartitions(ctx context.Context) error {
+	if k.cfg.Events == 0 {
+		return nil
+	}
+	for {
+		var old []partition
+		ran, err := k.alone(ctx, func(ctx context.Context, tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, oldPartitionsSQL, k.cfg.Events.Seconds())
+			if err != nil {
+				return err
+			}
+			old, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p partition, err error) {
+				return p, row.Scan(&p.name, &p.attached, &p.pending)
+			})
+			if err != nil || len(old) == 0 {
+				return err
+			}
+			return k.dropPartition(ctx, tx, old[0])
+		})
+		if err != nil || !ran || len(old) == 0 {
+			return err
+		}
+		k.metrics.dropped.Inc()
+		k.log.InfoContext(ctx, "retain: dropped an event partition", "partition", old[0].name)
+	}
+}
+
+// dropPartition first detaches: to drop an attached partition takes a lock on the whole of events that stops all
+// reading and writing, and queues behind the longest report. "concurrently" waits for those who may see the partition
+// without holding up anybody. What it leaves when it is cut off is found by the next pass, which then has to use
+// "finalize". That one waits for every older snapshot, and meanwhile no partition can be made, so it gets no longer
+// than Config.LockTimeout and is tried again later. The drop then is of a table of its own.
+func (k *Keeper) dropPartition(ctx context.Context, tx pgx.Tx, p partition) error {
+	name := pgx.Identifier{p.name}.Sanitize()
+	switch {
+	case p.pending:
+		if _, err := tx.Exec(ctx, `alter table events detach partition `+name+` finalize`); err != nil {
+			return fmt.Errorf("finish to detach %s: %w", p.name, err)
+		}
+	case p.attached:
+		// Allowed in no transaction, so on another connection. Ours has no lock that this one waits for.
+		if _, err := k.pool.Exec(ctx, `alter table events detach partition `+name+` concurrently`); err != nil {
+			return fmt.Errorf("detach %s: %w", p.name, err)
+		}
+	}
+	if _, err := tx.Exec(ctx, `drop table `+name); err != nil {
+		return fmt.Errorf("drop %s: %w", p.name, err)
+	}
+	return nil
+}

@@ -1,0 +1,116 @@
+package retain
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// prunable is a table whose rows go when a time of theirs is over.
+type prunable struct {
+	name string
+	keep time.Duration
+	// sql deletes at most $2 rows that are older than $1 seconds and that nobody holds.
+	sql string
+}
+
+const (
+	// No index: there are few, unless something is very wrong.
+	pruneQuarantineSQL = `
+delete from quarantine where ctid = any (array(
+    select ctid from quarantine where quarantined_at < now() - make_interval(secs => $1)
+    limit $2 for update skip locked))`
+
+	// Served by processed_messages_processed_at.
+	pruneProcessedSQL = `
+delete from processed_messages where ctid = any (array(
+    select ctid from processed_messages where processed_at < now() - make_interval(secs => $1)
+    order by processed_at limit $2 for update skip locked))`
+
+	// Served by dedupe_keys_expires_at. Each row says itself how long it lives.
+	pruneDedupeKeysSQL = `
+delete from dedupe_keys where ctid = any (array(
+    select ctid from dedupe_keys where expires_at < now() - make_interval(secs => $1)
+    order by expires_at limit $2 for update skip locked))`
+)
+
+func (k *Keeper) prunable() []prunable {
+	tables := []prunable{{"dedupe_keys", 0, pruneDedupeKeysSQL}}
+	if k.cfg.Quarantine > 0 {
+		tables = append(tables, prunable{"quarantine", k.cfg.Quarantine, pruneQuarantineSQL})
+	}
+	if k.cfg.Processed > 0 {
+		tables = append(tables, prunable{"processed_messages", k.cfg.Processed, pruneProcessedSQL})
+	}
+	return tables
+}
+
+func (k *Keeper) prune(ctx context.Context, t prunable) error {
+	return k.batches(ctx, t.name, func(ctx context.Context, tx pgx.Tx) (gone int64, more bool, err error) {
+		tag, err := tx.Exec(ctx, t.sql, t.keep.Seconds(), k.cfg.BatchRows)
+		return tag.RowsAffected(), tag.RowsAffected() == int64(k.cfg.BatchRows), err
+	})
+}
+
+// pruneOutboxSQL walks the outbox once, a page at a time, in the order in which messages were made, and stops at the
+// first page that is all too young to hold anything. An index on finished_at would do as well and cost every message.
+// A message that is retried at this moment is looked at again after its lock, and stays.
+const pruneOutboxSQL = `
+with page as materialized (
+    select message_id, created_at from outbox where message_id > $1 order by message_id limit $2
+), gone as (
+    delete from outbox where message_id = any (array(
+        select o.message_id from outbox o
+        where o.message_id in (select message_id from page)
+            and (o.status in ('sent', 'skipped') and $3::float8 > 0 and o.finished_at < now() - make_interval(secs => $3)
+                or o.status = 'dead' and $4::float8 > 0 and o.finished_at < now() - make_interval(secs => $4))
+        for update skip locked))
+    returning message_id
+)
+select coalesce(max(message_id), $1), count(*) = $2 and min(created_at) < now() - make_interval(secs => $5),
+    (select count(*) from gone)
+from page`
+
+func (k *Keeper) pruneOutbox(ctx context.Context) error {
+	sent, dead := k.cfg.Outbox.Seconds(), k.cfg.Dead.Seconds()
+	youngest := sent
+	if sent == 0 || dead > 0 && dead < sent {
+		youngest = dead
+	}
+	last := int64(0)
+	return k.batches(ctx, "outbox", func(ctx context.Context, tx pgx.Tx) (gone int64, more bool, err error) {
+		err = tx.QueryRow(ctx, pruneOutboxSQL, last, k.cfg.BatchRows, sent, dead, youngest).Scan(&last, &more, &gone)
+		return gone, more, err
+	})
+}
+
+// batches repeats f, each time in a transaction of its own, while there is more, and rests after each as long as it
+// took. It leaves the rest to another node that is at it.
+func (k *Keeper) batches(ctx context.Context, table string, f func(context.Context, pgx.Tx) (gone int64, more bool, err error)) error {
+	began, total := time.Now(), int64(0)
+	defer func() {
+		if total > 0 {
+			k.log.InfoContext(ctx, "retain: deleted rows", "table", table, "rows", total, "took", time.Since(began))
+		}
+	}()
+	for {
+		start := time.Now()
+		var (
+			gone int64
+			more bool
+		)
+		ran, err := k.alone(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
+			gone, more, err = f(ctx, tx)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		total += gone
+		k.metrics.pruned.WithLabelValues(table).Add(float64(gone))
+		if !ran || !more || !wait(ctx, time.Since(start)) {
+			return nil
+		}
+	}
+}

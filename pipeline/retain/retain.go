@@ -1,0 +1,125 @@
+// Package retain keeps the tables fit: event partitions exist ahead of time, and what is past its time goes.
+//
+// Events go a day at a time, by dropping the day's partition without holding up those who write or read the others.
+// Rows of other tables go in small transactions that wait for nobody: a row that somebody holds is left for the next
+// pass. Any number of nodes may run; one at a time deletes.
+//
+// Nothing goes before its time, by the database's clock. A pass that is cut off anywhere, by a crash too, is
+// finished by the next one.
+package retain
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Keeper does the housekeeping.
+type Keeper struct {
+	cfg     Config
+	pool    *pgxpool.Pool
+	metrics *Metrics
+	log     *slog.Logger
+}
+
+// New checks the settings and says everything that is wrong with them.
+func New(cfg Config, pool *pgxpool.Pool, metrics *Metrics, log *slog.Logger) (*Keeper, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	return &Keeper{cfg: cfg, pool: pool, metrics: metrics, log: log}, nil
+}
+
+// retryInterval is how soon a pass with a failure is repeated: a database that was away is back long before the next
+// regular pass.
+const retryInterval = 15 * time.Second
+
+// Run makes a pass at once and then one every Config.Interval, until ctx ends. A failure is logged and counted, and the
+// pass goes on with the next thing; Run itself does not fail.
+func (k *Keeper) Run(ctx context.Context) error {
+	for {
+		next := k.cfg.Interval
+		if !k.pass(ctx) {
+			next = min(next, retryInterval)
+		}
+		if !wait(ctx, next) {
+			return nil
+		}
+	}
+}
+
+// pass does everything once and says whether all of it went well. Partitions come first: without them events cannot be
+// stored, while what is too old does no harm for a while.
+func (k *Keeper) pass(ctx context.Context) bool {
+	ok := k.try(ctx, "partitions-ahead", k.makePartitions) && k.try(ctx, "events", k.dropPartitions)
+	if k.cfg.Outbox > 0 || k.cfg.Dead > 0 {
+		ok = k.try(ctx, "outbox", k.pruneOutbox) && ok
+	}
+	for _, t := range k.prunable() {
+		ok = k.try(ctx, t.name, func(ctx context.Context) error { return k.prune(ctx, t) }) && ok
+	}
+	if ok {
+		k.metrics.lastPass.SetToCurrentTime()
+	}
+	return ok
+}
+
+// try runs one task. The end of ctx is no failure.
+func (k *Keeper) try(ctx context.Context, task string, f func(context.Context) error) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	err := f(ctx)
+	if err == nil {
+		return true
+	}
+	if ctx.Err() == nil {
+		k.metrics.failures.WithLabelValues(task).Inc()
+		k.log.WarnContext(ctx, "retain: will try again", "task", task, "error", err, "in", min(k.cfg.Interval, retryInterval))
+	}
+	return false
+}
+
+const (
+	// Waiting behind a long report would make everybody else wait behind us.
+	lockTimeoutSQL = `select set_config('lock_timeout', $1, true)`
+	aloneSQL       = `select pg_try_advisory_xact_lock(hashtextextended('sluice:retain', 0))`
+)
+
+// alone runs f in a transaction while no other node deletes, and says whether it did. It spares the work of deleting the
+// same rows from two sides; it is not what keeps that harmless.
+func (k *Keeper) alone(ctx context.Context, f func(context.Context, pgx.Tx) error) (ran bool, err error) {
+	err = k.transaction(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, aloneSQL).Scan(&ran); err != nil || !ran {
+			return err
+		}
+		return f(ctx, tx)
+	})
+	return ran, err
+}
+
+// transaction bounds how long f takes, and how long it waits for each lock.
+func (k *Keeper) transaction(ctx context.Context, f func(context.Context, pgx.Tx) error) error {
+	ctx, cancel := context.WithTimeout(ctx, k.cfg.Timeout)
+	defer cancel()
+	return pgx.BeginFunc(ctx, k.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, lockTimeoutSQL, fmt.Sprintf("%dms", k.cfg.LockTimeout.Milliseconds())); err != nil {
+			return err
+		}
+		return f(ctx, tx)
+	})
+}
+
+// wait returns false where ctx ended first.
+func wait(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}

@@ -1,0 +1,358 @@
+package retain
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/sourcegraph/conc/pool"
+
+	"sluice/internal/pgtest"
+)
+
+func newKeeper(t *testing.T, db *pgxpool.Pool, change func(*Config)) *Keeper {
+	t.Helper()
+	cfg := DefaultConfig()
+	if change != nil {
+		change(&cfg)
+	}
+	k, err := New(cfg, db, NewMetrics(prometheus.NewRegistry()), slog.New(slog.NewTextHandler(t.Output(), nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func mustPass(t *testing.T, k *Keeper) {
+	t.Helper()
+	if !k.pass(t.Context()) {
+		t.Fatal("a pass failed")
+	}
+}
+
+func mustExec(t *testing.T, db *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	if _, err := db.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// column gives one column of text, in order.
+func column(t *testing.T, db *pgxpool.Pool, sql string, args ...any) string {
+	t.Helper()
+	rows, err := db.Query(t.Context(), sql, args...)
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	values, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return strings.Join(values, " ")
+}
+
+// eventually waits for a condition of the outside world.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !condition(); {
+		if time.Now().After(end) {
+			t.Fatalf("not within a minute: %s", what)
+		}
+		wait(t.Context(), 5*time.Millisecond)
+	}
+}
+
+func TestConfigNamesEveryFault(t *testing.T) {
+	cfg := Config{Events: time.Hour, Outbox: -1, Processed: time.Hour, LockTimeout: 0}
+	_, err := New(cfg, nil, nil, nil)
+	if err == nil {
+		t.Fatal("want an error")
+	}
+	for _, key := range []string{"interval", "partitions-ahead", "events", "outbox", "processed", "batch-rows", "lock-timeout", "timeout"} {
+		if !strings.Contains(err.Error(), "retain."+key+" is") {
+			t.Errorf("error = %q; want it to name retain.%s", err, key)
+		}
+	}
+	if _, err := New(DefaultConfig(), nil, nil, nil); err != nil {
+		t.Errorf("the defaults are refused: %v", err)
+	}
+}
+
+func TestRunMakesPartitionsAheadAndSurvivesAnOutage(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	proxy := pgtest.NewProxy(t, db.Config().ConnString())
+	through, err := pgxpool.New(t.Context(), proxy.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(through.Close)
+	k := newKeeper(t, through, func(c *Config) { c.Interval = time.Millisecond })
+
+	proxy.SetDown(true)
+	ctx, stop := context.WithCancel(t.Context())
+	run := pool.New().WithErrors()
+	run.Go(func() error { return k.Run(ctx) })
+	eventually(t, "the outage is counted", func() bool {
+		return testutil.ToFloat64(k.metrics.failures.WithLabelValues("partitions-ahead")) > 0
+	})
+	proxy.SetDown(false)
+	eventually(t, "a pass went well", func() bool { return testutil.ToFloat64(k.metrics.lastPass) > 0 })
+	stop()
+	if err := run.Wait(); err != nil {
+		t.Fatalf("Run = %v; want nil after its context ended", err)
+	}
+	// Two days ahead were there before.
+	if made, ahead := testutil.ToFloat64(k.metrics.made), testutil.ToFloat64(k.metrics.ahead); made != 5 || ahead != 7 {
+		t.Errorf("partitions made, ahead = %v, %v; want 5, 7", made, ahead)
+	}
+	mustExec(t, db, `
+insert into events (event_id, tenant_id, event_name, occurred_at, received_at)
+select gen_random_uuid(), 1, 'x', now() + i * interval '1 day', now() from generate_series(0, 7) as i`)
+}
+
+// oldDays makes days of that age, in days, with an event each.
+func oldDays(t *testing.T, db *pgxpool.Pool, ages ...int) {
+	t.Helper()
+	mustExec(t, db, `select create_events_partition((now() at time zone 'UTC')::date - age) from unnest($1::integer[]) as age`, ages)
+	mustExec(t, db, `
+insert into events (event_id, tenant_id, event_name, occurred_at, received_at)
+select gen_random_uuid(), 1, age::text, now() - age * interval '1 day', now() from unnest($1::integer[]) as age`, ages)
+}
+
+const eventsLeftSQL = `select event_name from events order by occurred_at`
+
+const tablesLeftSQL = `
+select ((now() at time zone 'UTC')::date - to_date(substr(relname, 8), 'YYYYMMDD'))::text from pg_class
+where relkind = 'r' and relname ~ '^events_[0-9]{8}$' and relname < 'events_' || to_char((now() at time zone 'UTC')::date - 2, 'YYYYMMDD')
+order by relname`
+
+func TestDropsOldDaysOnly(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	oldDays(t, db, 3, 29, 30, 31, 32, 400)
+	forever := newKeeper(t, db, nil)
+	mustPass(t, forever)
+	if got := column(t, db, eventsLeftSQL); got != "400 32 31 30 29 3" {
+		t.Fatalf("events left by the defaults = %s; want all", got)
+	}
+	k := newKeeper(t, db, func(c *Config) { c.Events = 30 * day })
+	mustPass(t, k)
+	// The day that is 30 days ago is in part younger than that.
+	if got := column(t, db, eventsLeftSQL); got != "30 29 3" {
+		t.Errorf("events left = %s; want those of 30 days and less", got)
+	}
+	if got := column(t, db, tablesLeftSQL); got != "30 29 3" {
+		t.Errorf("partitions left = %s; want those of 30 days and less", got)
+	}
+	if n := testutil.ToFloat64(k.metrics.dropped); n != 3 {
+		t.Errorf("partitions dropped = %v, want 3", n)
+	}
+}
+
+func TestDropHoldsUpNobodyAndIsFinishedAfterACut(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	db := pgtest.New(t)
+	oldDays(t, db, 40, 41, 42)
+	// What a pass leaves that is killed between its two statements.
+	mustExec(t, db, `do $$ begin execute format('alter table events detach partition %I',
+		'events_' || to_char((now() at time zone 'UTC')::date - 41, 'YYYYMMDD')); end $$`)
+	report, err := db.Begin(ctx) // somebody's long look at all events
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer report.Rollback(context.Background())
+	if _, err := report.Exec(ctx, `select count(*) from events`); err != nil {
+		t.Fatal(err)
+	}
+
+	k := newKeeper(t, db, func(c *Config) { c.Events, c.LockTimeout = 30*day, 50*time.Millisecond })
+	cut, cancel := context.WithCancel(ctx)
+	passes := pool.New()
+	passes.Go(func() { k.pass(cut) })
+	eventually(t, "the oldest day waits for the report", func() bool {
+		return column(t, db, `select inhrelid::regclass::text from pg_inherits where inhdetachpending`) != ""
+	})
+	mustExec(t, db, `insert into events (event_id, tenant_id, event_name, occurred_at, received_at) values (gen_random_uuid(), 1, 'now', now(), now())`)
+	mustExec(t, db, `select create_events_partition((now() at time zone 'UTC')::date + 30)`)
+	if got := column(t, db, eventsLeftSQL); got != "40 now" {
+		t.Errorf("events seen while a day is being dropped = %s; want 40 now", got)
+	}
+	cancel()
+	passes.Wait()
+	if got := column(t, db, tablesLeftSQL); got != "42 41 40" {
+		t.Fatalf("tables after the cut = %s; want all three still there", got)
+	}
+
+	if k.pass(ctx) || testutil.ToFloat64(k.metrics.failures.WithLabelValues("events")) != 1 {
+		t.Error("a day was dropped that a report may still look at, or the failure was not counted")
+	}
+	if _, err := report.Exec(ctx, `select count(*) from events`); err != nil {
+		t.Fatalf("the report, after a pass gave up on its day: %v", err)
+	}
+	if err := report.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	mustPass(t, k)
+	if got := column(t, db, tablesLeftSQL); got != "" {
+		t.Errorf("tables left = %s; want none", got)
+	}
+	if got := column(t, db, eventsLeftSQL); got != "now" {
+		t.Errorf("events left = %s; want the new one", got)
+	}
+}
+
+// fillOutbox makes a row for each status and age in days, ordered by age as they would have been made.
+func fillOutbox(t *testing.T, db *pgxpool.Pool) {
+	t.Helper()
+	mustExec(t, db, `
+insert into outbox (tenant_id, type, dedupe_key, destination, payload, status, created_at, finished_at)
+select 1, status || age, status || age, 'd', '{}', status, now() - age * interval '1 day',
+    case when status in ('sent', 'skipped', 'dead') then now() - age * interval '1 day' end
+from unnest(array[40, 35, 20, 10, 8, 6, 0]) as age, unnest(array['pending', 'failed', 'sent', 'skipped', 'dead']) as status
+order by age desc, status`)
+}
+
+const outboxLeftSQL = `select type from outbox order by message_id`
+
+func TestPrunesTheOutbox(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	fillOutbox(t, db)
+	busy, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Rollback(context.Background())
+	if _, err := busy.Exec(t.Context(), `select from outbox where type = 'sent40' for update`); err != nil {
+		t.Fatal(err)
+	}
+	k := newKeeper(t, db, func(c *Config) { c.BatchRows = 3 })
+	mustPass(t, k)
+	const want = "failed40 pending40 failed35 pending35 dead20 failed20 pending20 dead10 failed10 pending10 dead8 failed8 pending8 " +
+		"dead6 failed6 pending6 sent6 skipped6 dead0 failed0 pending0 sent0 skipped0"
+	if got := column(t, db, `select type from outbox where type <> 'sent40' order by message_id`); got != want {
+		t.Errorf("outbox = %s\nwant %s", got, want)
+	}
+	if got := column(t, db, `select type from outbox where type = 'sent40'`); got != "sent40" {
+		t.Error("a row that somebody held was deleted")
+	}
+	if err := busy.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mustPass(t, k)
+	if got := column(t, db, outboxLeftSQL); got != want {
+		t.Errorf("outbox = %s\nwant %s", got, want)
+	}
+	if n := testutil.ToFloat64(k.metrics.pruned.WithLabelValues("outbox")); n != 12 {
+		t.Errorf("rows counted = %v, want 12", n)
+	}
+}
+
+func TestPrunesTheOutboxByEachPeriodAlone(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name         string
+		outbox, dead time.Duration
+		finished     string
+	}{
+		{"for ever", 0, 0, "dead40 sent40 dead20 sent20 dead0 sent0"},
+		{"sent only", 7 * day, 0, "dead40 dead20 dead0 sent0"},
+		{"dead only", 0, 30 * day, "sent40 dead20 sent20 dead0 sent0"},
+		{"dead sooner than sent", 30 * day, 7 * day, "sent20 dead0 sent0"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.New(t)
+			fillOutbox(t, db)
+			mustPass(t, newKeeper(t, db, func(cfg *Config) {
+				cfg.Outbox, cfg.Dead, cfg.Processed, cfg.BatchRows = c.outbox, c.dead, 0, 2
+			}))
+			got := column(t, db, `select type from outbox where type = any ('{sent40,dead40,sent20,dead20,sent0,dead0}') order by message_id`)
+			if got != c.finished {
+				t.Errorf("finished messages left = %s; want %s", got, c.finished)
+			}
+		})
+	}
+}
+
+func TestPrunesByAge(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	mustExec(t, db, `
+insert into quarantine (tenant_id, event_id, occurred_at, quarantined_at, event, sqlstate, reason)
+select 1, gen_random_uuid(), now(), now() - age * interval '1 day', '', '22P05', age::text from unnest(array[0, 89, 91, 92, 93]) as age`)
+	mustExec(t, db, `
+insert into processed_messages (consumer, message_id, processed_at)
+select 'c', age, now() - age * interval '1 day' from unnest(array[0, 89, 91, 92, 93]) as age`)
+	mustExec(t, db, `
+insert into dedupe_keys (tenant_id, key_hash, expires_at)
+select n, gen_random_uuid(), case when n > 0 then now() + (3 - n) * interval '1 hour' end from generate_series(0, 6) as n`)
+	k := newKeeper(t, db, func(c *Config) { c.BatchRows = 2 })
+	mustPass(t, k)
+	check := func(table, sql, want string) {
+		t.Helper()
+		if got := column(t, db, sql); got != want {
+			t.Errorf("%s left = %s; want %s", table, got, want)
+		}
+	}
+	check("quarantine", `select reason from quarantine order by 1`, "0 89")
+	check("processed_messages", `select message_id from processed_messages order by 1`, "0 89")
+	// Number 3 expired at the very moment before.
+	check("dedupe_keys", `select tenant_id::text from dedupe_keys order by 1`, "0 1 2")
+	for table, want := range map[string]float64{"quarantine": 3, "processed_messages": 3, "dedupe_keys": 4} {
+		if n := testutil.ToFloat64(k.metrics.pruned.WithLabelValues(table)); n != want {
+			t.Errorf("rows of %s counted = %v, want %v", table, n, want)
+		}
+	}
+}
+
+func TestOneNodeAtATime(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	fillOutbox(t, db)
+	oldDays(t, db, 40)
+	change := func(c *Config) { c.Events, c.BatchRows = 30*day, 1 }
+	other, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Rollback(context.Background())
+	if _, err := other.Exec(t.Context(), aloneSQL); err != nil {
+		t.Fatal(err)
+	}
+	before := column(t, db, outboxLeftSQL)
+	mustPass(t, newKeeper(t, db, change))
+	if after := column(t, db, outboxLeftSQL); after != before || column(t, db, tablesLeftSQL) != "40" {
+		t.Fatal("a node deleted while another one was at it")
+	}
+	if err := other.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	nodes := []*Keeper{newKeeper(t, db, change), newKeeper(t, db, change), newKeeper(t, db, change)}
+	all := pool.New()
+	for _, k := range nodes {
+		all.Go(func() {
+			if !k.pass(t.Context()) {
+				t.Error("a pass beside others failed")
+			}
+		})
+	}
+	all.Wait()
+	mustPass(t, nodes[0]) // what the others left to each other
+	var rows, dropped float64
+	for _, k := range nodes {
+		rows += testutil.ToFloat64(k.metrics.pruned.WithLabelValues("outbox"))
+		dropped += testutil.ToFloat64(k.metrics.dropped)
+	}
+	if rows != 12 || dropped != 1 || column(t, db, tablesLeftSQL) != "" {
+		t.Errorf("all nodes together deleted %v rows and %v days; want 12 and 1", rows, dropped)
+	}
+}
