@@ -55,8 +55,6 @@ type failure struct {
 	kind   string
 	detail string
 	offset int // -1: none
-	// close says that the rest of the body is not wanted.
-	close bool
 }
 
 // release gives the memory back for other requests.
@@ -86,7 +84,7 @@ func (r *reader) read(ctx *fasthttp.RequestCtx) (*body, *failure) {
 	case "zstd":
 		encoding = 'z'
 	default:
-		return nil, &failure{415, "unsupported-encoding", fmt.Sprintf("Content-Encoding %q is not known; gzip, zstd and none are", cut(e)), -1, true}
+		return nil, &failure{415, "unsupported-encoding", fmt.Sprintf("Content-Encoding %q is not known; gzip, zstd and none are", cut(e)), -1}
 	}
 	length := ctx.Request.Header.ContentLength()
 	if length > r.cfg.MaxBodyBytes {
@@ -131,25 +129,25 @@ func (r *reader) fill(ctx *fasthttp.RequestCtx, b *body, encoding byte, length i
 	var netErr net.Error
 	switch {
 	case errors.Is(err, errFull):
-		return &failure{429, "overloaded", "the bodies of requests fill the memory that is set aside for them (ingest.max-reading-bytes)", -1, true}
+		return &failure{429, "overloaded", "the bodies of requests fill the memory that is set aside for them (ingest.max-reading-bytes)", -1}
 	case errors.Is(err, errTooLarge) && (encoding != 'g' || wire.n > r.cfg.MaxBodyBytes):
 		return r.tooLarge("the body is larger", r.cfg.MaxBodyBytes, "max-body-bytes")
 	case errors.Is(err, errTooLarge):
 		return r.tooLarge("the decompressed body is larger", r.cfg.MaxDecodedBytes, "max-decoded-bytes")
 	case errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &netErr) && netErr.Timeout():
-		return &failure{408, "timeout", fmt.Sprintf("the body did not come within %s (ingest.read-timeout)", r.cfg.ReadTimeout), -1, true}
+		return &failure{408, "timeout", fmt.Sprintf("the body did not come within %s (ingest.read-timeout)", r.cfg.ReadTimeout), -1}
 	case length >= 0 && wire.n < length && (err == nil || wire.ended):
-		return &failure{400, "incomplete", fmt.Sprintf("the body ended after %d of the %d bytes that Content-Length announced", wire.n, length), wire.n, true}
+		return &failure{400, "incomplete", fmt.Sprintf("the body ended after %d of the %d bytes that Content-Length announced", wire.n, length), wire.n}
 	case err != nil && wire.err != nil:
-		return &failure{400, "incomplete", "the body broke off: " + wire.err.Error(), wire.n, true}
+		return &failure{400, "incomplete", "the body broke off: " + wire.err.Error(), wire.n}
 	case err != nil:
-		return &failure{400, "malformed-encoding", "the body could not be decompressed: " + err.Error(), -1, true}
+		return &failure{400, "malformed-encoding", "the body could not be decompressed: " + err.Error(), -1}
 	}
 	return nil
 }
 
 func (r *reader) tooLarge(what string, most int, key string) *failure {
-	return &failure{413, "too-large", fmt.Sprintf("%s; %d bytes are allowed (ingest.%s)", what, most, key), -1, true}
+	return &failure{413, "too-large", fmt.Sprintf("%s; %d bytes are allowed (ingest.%s)", what, most, key), -1}
 }
 
 // gunzip decompresses as the body comes in, so that neither form is held whole beyond the bounds.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"runtime/debug"
@@ -142,6 +143,20 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		s.metrics.request(ctx.Response.StatusCode(), time.Since(start))
 	}()
 	s.route(ctx)
+	s.discard(ctx)
+}
+
+// discard reads on where an answer came before the end of the body, since a connection that is closed on unread bytes
+// is reset, and with it goes the answer. It costs no memory, and ends with the read timeout. What is longer than a
+// body may be is not waited for.
+func (s *Server) discard(ctx *fasthttp.RequestCtx) {
+	stream := ctx.RequestBodyStream()
+	if stream == nil || ctx.Response.StatusCode() < 400 {
+		return
+	}
+	if n, err := io.CopyN(io.Discard, stream, int64(s.cfg.MaxBodyBytes)); err == nil && n > 0 || err != nil && err != io.EOF {
+		ctx.SetConnectionClose()
+	}
 }
 
 func (s *Server) route(ctx *fasthttp.RequestCtx) {
@@ -289,9 +304,6 @@ func (s *Server) fail(ctx *fasthttp.RequestCtx, f *failure) {
 		retryAfter(ctx, time.Second)
 	case 415:
 		ctx.Response.Header.Set("Accept-Encoding", "gzip, zstd")
-	}
-	if f.close {
-		ctx.SetConnectionClose()
 	}
 	problem(ctx, f.status, f.kind, f.detail, f.offset)
 }
