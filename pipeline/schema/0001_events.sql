@@ -35,7 +35,9 @@ begin
         return false;
     end if;
     perform pg_advisory_xact_lock(hashtextextended('sluice:create_events_partition', 0));
-    if to_regclass(quote_ident(partition)) is not null then
+    -- Another session may have made it while this one waited. Not to_regclass again: its "no" from above is cached, and
+    -- taking an advisory lock does not refresh that. A query sees what is committed.
+    if exists (select from pg_class where relname = partition and pg_table_is_visible(oid)) then
         return false;
     end if;
     execute format('create table %I (like events including defaults including constraints including comments)', partition);
