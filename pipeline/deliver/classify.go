@@ -1,0 +1,108 @@
+package deliver
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/valyala/fasthttp"
+
+	"sluice/pipeline"
+)
+
+// answer is what came of one attempt: an error, or a status.
+type answer struct {
+	err        error
+	status     int
+	body       string // its start, for people
+	retryAfter string
+}
+
+// classify is the one place that decides what an answer means. 2xx: sent. 408, 425, 429, 5xx, 3xx (redirects are not
+// followed) and every failure of the network: tried again, until the attempts are used up. All other 4xx: dead, unless
+// the destination's retry_status lists them; a refused address: dead, since only configuration can change it.
+func classify(d *Destination, attempt int, a answer) (status pipeline.DeliveryStatus, reason string) {
+	final := false
+	switch {
+	case a.err != nil:
+		reason = describe(a.err)
+		final = errors.Is(a.err, errRefused)
+	case a.status >= 200 && a.status <= 299:
+		return pipeline.Sent, ""
+	default:
+		reason = fmt.Sprintf("HTTP %d", a.status)
+		if a.body != "" {
+			reason += ": " + a.body
+		}
+		final = a.status >= 400 && a.status <= 499 && a.status != 408 && a.status != 425 && a.status != 429 && !d.retryStatus[a.status]
+	}
+	switch {
+	case final:
+		return pipeline.Dead, reason
+	case attempt >= d.attempts:
+		return pipeline.Dead, fmt.Sprintf("%s (attempt %d of %d)", reason, attempt, d.attempts)
+	}
+	return pipeline.Failed, reason
+}
+
+func describe(err error) string {
+	switch {
+	case errors.Is(err, fasthttp.ErrTimeout) || errors.Is(err, fasthttp.ErrTLSHandshakeTimeout):
+		return "timeout"
+	case errors.Is(err, fasthttp.ErrConnectionClosed):
+		return "the receiver closed the connection without an answer"
+	}
+	return err.Error()
+}
+
+// clean makes an error fit for last_error: at most 1,000 bytes of UTF-8, no NUL, none of the secrets, which a receiver
+// may have repeated in its answer.
+func clean(reason string, secrets []string) string {
+	for _, s := range secrets {
+		reason = strings.ReplaceAll(reason, s, "***")
+	}
+	reason = strings.ReplaceAll(strings.ToValidUTF8(reason, "\uFFFD"), "\x00", "\uFFFD")
+	const most = 1000
+	if len(reason) <= most {
+		return reason
+	}
+	cut := most
+	for !utf8.RuneStart(reason[cut]) {
+		cut--
+	}
+	return reason[:cut]
+}
+
+// schedule says how long to wait before the next attempt.
+type schedule struct {
+	// waits, where set, are the waits after the first, second, ... attempt; the last one is repeated.
+	waits []time.Duration
+	// Otherwise the wait after attempt n is base*2^(n-1), at most max.
+	base, max time.Duration
+	// jitter is the part of the wait that is drawn by lot: 1 takes anything from 0 to the whole wait ("full jitter"),
+	// so that what failed together does not come back together.
+	jitter float64
+}
+
+var defaultSchedule = schedule{base: 15 * time.Second, max: time.Hour, jitter: 1}
+
+// maxWait bounds every wait of a schedule.
+const maxWait = 30 * 24 * time.Hour
+
+// minWait keeps jitter from hitting a failing receiver at once.
+const minWait = time.Second
+
+func (s schedule) wait(attempt int) time.Duration {
+	if len(s.waits) > 0 {
+		return s.waits[min(attempt, len(s.waits))-1]
+	}
+	d := s.base
+	for i := 1; i < attempt && d < s.max; i++ {
+		d *= 2
+	}
+	d = min(d, s.max)
+	return max(d-time.Duration(s.jitter*rand.Float64()*float64(d)), min(minWait, d))
+}

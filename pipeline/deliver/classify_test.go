@@ -1,0 +1,81 @@
+package deliver
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/valyala/fasthttp"
+
+	"sluice/pipeline"
+)
+
+func TestClassify(t *testing.T) {
+	d := &Destination{attempts: 6, retryStatus: map[int]bool{404: true}}
+	check := func(attempt int, a answer, want pipeline.DeliveryStatus, reason string) {
+		t.Helper()
+		got, why := classify(d, attempt, a)
+		if got != want || !strings.Contains(why, reason) || (why == "") != (want == pipeline.Sent) {
+			t.Errorf("classify(attempt %d, %+v) = %s, %q; want %s, %q", attempt, a, got, why, want, reason)
+		}
+	}
+	for _, status := range []int{200, 201, 202, 204, 299} {
+		check(1, answer{status: status}, pipeline.Sent, "")
+		check(6, answer{status: status}, pipeline.Sent, "")
+	}
+	for _, status := range []int{301, 302, 304, 307, 308, 404, 408, 425, 429, 500, 502, 503, 504, 599} {
+		check(1, answer{status: status, body: "no"}, pipeline.Failed, ": no")
+		check(5, answer{status: status}, pipeline.Failed, "HTTP ")
+		check(6, answer{status: status}, pipeline.Dead, "(attempt 6 of 6)")
+	}
+	for _, status := range []int{400, 401, 403, 405, 409, 410, 413, 422, 451} {
+		check(1, answer{status: status}, pipeline.Dead, "HTTP ")
+	}
+	for _, err := range []error{fasthttp.ErrTimeout, fasthttp.ErrConnectionClosed, errors.New("dial: refused"), fasthttp.ErrNoFreeConns} {
+		check(1, answer{err: err}, pipeline.Failed, describe(err))
+		check(6, answer{err: err}, pipeline.Dead, describe(err))
+	}
+	check(1, answer{err: guard{}.check("127.0.0.1:80")}, pipeline.Dead, "allow_private")
+}
+
+func TestScheduleExponential(t *testing.T) {
+	exact := schedule{base: 15 * time.Second, max: time.Hour}
+	for attempt, want := range map[int]time.Duration{1: 15 * time.Second, 2: 30 * time.Second, 3: time.Minute, 5: 4 * time.Minute,
+		8: 32 * time.Minute, 9: time.Hour, 10: time.Hour, 1000: time.Hour} {
+		if got := exact.wait(attempt); got != want {
+			t.Errorf("wait(%d) = %s; want %s", attempt, got, want)
+		}
+	}
+	var low, high bool
+	for range 1000 {
+		got := defaultSchedule.wait(4) // 2 minutes
+		if got < minWait || got > 2*time.Minute {
+			t.Fatalf("with full jitter wait(4) = %s; want 1s to 2m", got)
+		}
+		low, high = low || got < 30*time.Second, high || got > 90*time.Second
+	}
+	if !low || !high {
+		t.Errorf("a thousand waits with full jitter: below a quarter: %t, above three quarters: %t; want both", low, high)
+	}
+}
+
+func TestScheduleList(t *testing.T) {
+	s := schedule{waits: []time.Duration{0, 5 * time.Second, time.Minute}}
+	for attempt, want := range map[int]time.Duration{1: 0, 2: 5 * time.Second, 3: time.Minute, 4: time.Minute, 99: time.Minute} {
+		if got := s.wait(attempt); got != want {
+			t.Errorf("wait(%d) = %s; want %s", attempt, got, want)
+		}
+	}
+}
+
+func TestCleanError(t *testing.T) {
+	got := clean("HTTP 500: you sent s3cret \x00\xff"+strings.Repeat("ä", 1000), []string{"s3cret"})
+	if len(got) > 1000 || len(got) < 990 || !utf8.ValidString(got) || strings.ContainsRune(got, 0) || strings.Contains(got, "s3cret") {
+		t.Errorf("clean gave %d bytes: %q", len(got), got)
+	}
+	if got := excerpt([]byte("line\r\nline\x00\xff" + strings.Repeat("x", 1<<20))); len(got) > 230 || !utf8.ValidString(got) || strings.ContainsAny(got, "\r\n\x00") {
+		t.Errorf("excerpt gave %d bytes: %q", len(got), got)
+	}
+}

@@ -1,0 +1,168 @@
+package deliver
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestDestinationsFile(t *testing.T) {
+	secretFile := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secretFile, []byte(testSecret+"\r\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ds, err := Parse("destinations.yaml", []byte(`
+destinations:
+  - name: crm
+    url: https://crm.example.com/hooks
+    secret_env: SECRET
+  - name: sales-alerts
+    type: webhook
+    url_env: SALES_URL
+    secret_file: `+secretFile+`
+    timeout: 2s
+    concurrency: 4
+    prefetch: 2
+    attempts: 3
+    retry: [5s, 5m, 1h]
+    retry_status: [404]
+    headers: {X-Shop: demo}
+    headers_env: {Authorization: TOKEN}
+    signatures: [x-signature]
+    allow_private: true
+  - name: log
+    url: http://log.example.com
+    signatures: none
+    retry: {base: 1s, max: 1m, jitter: 0}
+`), env("SECRET", testSecret, "SALES_URL", "https://sales.example.com", "TOKEN", "Bearer t0ken"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(ds.Names(), " "); got != "crm sales-alerts log" {
+		t.Errorf("names = %s", got)
+	}
+	crm, sales, log := ds.list[0], ds.list[1], ds.list[2]
+	if crm.Type != "webhook" || crm.timeout != 5*time.Second || crm.attempts != 6 || crm.concurrency != 64 || crm.prefetch != 8 || crm.web.allowPrivate ||
+		crm.retry.wait(1) > 15*time.Second || len(crm.web.signer.standard) != 1 || crm.web.signer.plain == nil {
+		t.Errorf("defaults: %+v", crm)
+	}
+	if sales.timeout != 2*time.Second || sales.concurrency != 4 || sales.prefetch != 2 || sales.attempts != 3 || sales.retry.wait(2) != 5*time.Minute ||
+		!sales.retryStatus[404] || fmt.Sprint(sales.web.headers) != "[[X-Shop demo] [Authorization Bearer t0ken]]" || !sales.web.allowPrivate ||
+		sales.web.signer.standard != nil || sales.web.url.String() != "https://sales.example.com" {
+		t.Errorf("sales: %+v", sales)
+	}
+	if log.web.signer.plain != nil || log.web.signer.standard != nil || log.retry.wait(3) != 4*time.Second {
+		t.Errorf("log: %+v", log)
+	}
+}
+
+func TestEmptyDestinationsFile(t *testing.T) {
+	if ds, err := Parse("destinations.yaml", nil, env()); err != nil || len(ds.Names()) != 0 {
+		t.Errorf("Parse of an empty file = %v, %v; want no destinations", ds.Names(), err)
+	}
+}
+
+// All mistakes come at once, each with its line, and no secret or address with them.
+func TestDestinationsFaults(t *testing.T) {
+	_, err := Parse("destinations.yaml", []byte(`destination: []
+destinations:
+  - name: CRM
+    url: https://crm.example.com
+    secret_env: SECRET
+  - name: one
+    url: ftp://hidden.example.com
+    concurency: 3
+    secret: abc
+    secret_env: NOPE
+  - name: one
+    url: https://user:pass@hidden.example.com
+    secret_env: SHORT
+    timeout: 5
+    attempts: 0
+    attempts: 3
+  - name: three
+    type: webhok
+  - name: four
+    url: https://x.example.com
+    retry: {base: 1s, factor: 3, jitter: 2}
+    retry_status: [200]
+    headers: {X-Signature: a, "a b": c}
+    headers_env: {Authorization: NOPE}
+    signatures: [x-signatur]
+    secret_file: /does/not/exist
+    allow_private: sure
+  - name: five
+    url: https://x.example.com
+`), env("SECRET", testSecret, "SHORT", "hidden"))
+	if err == nil {
+		t.Fatal("Parse took it")
+	}
+	for _, want := range []string{
+		`destinations.yaml:1: the file: unknown setting "destination": did you mean "destinations"?`,
+		`destinations.yaml:3: a destination needs a name of lower-case letters`,
+		`destinations.yaml:7: destination "one": the address must be a full http or https URL`,
+		`destinations.yaml:8: destination "one": unknown setting "concurency": did you mean "concurrency"?`,
+		`destinations.yaml:9: destination "one": secret must not stand in this file: use secret_env or secret_file`,
+		`destinations.yaml:10: destination "one": the environment has no NOPE`,
+		`destinations.yaml:11: destination "one" stands in line 6 already`,
+		`destinations.yaml:12: destination "one": the address must not hold a user and password`,
+		`destinations.yaml:14: destination "one": timeout must be a duration with its unit`,
+		`destinations.yaml:15: destination "one": attempts must be a whole number from 1 to 1000`,
+		`destinations.yaml:16: destination "one" has the key "attempts" twice`,
+		`destination "one": a secret has 6 bytes: at least 24 are needed`,
+		`destinations.yaml:17: destination "three": unknown type "webhok": did you mean "webhook"?`,
+		`destinations.yaml:21: destination "four": retry: unknown setting "factor"`,
+		`destinations.yaml:21: destination "four": retry: jitter must be a number from 0`,
+		`destinations.yaml:22: destination "four": retry_status: 200 is no status code of a failure`,
+		`destinations.yaml:23: destination "four": headers: X-Signature is set by this program`,
+		`destinations.yaml:23: destination "four": headers: "a b" is no name of a header`,
+		`destinations.yaml:24: destination "four": the environment has no NOPE`,
+		`destinations.yaml:26: destination "four": secret_file: open /does/not/exist`,
+		`destinations.yaml:27: destination "four": allow_private must be true or false`,
+		`destinations.yaml:28: destination "five": needs secret_env or secret_file to sign with; to send unsigned, set signatures: none`,
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("missing: %s", want)
+		}
+	}
+	if t.Failed() {
+		t.Logf("got:\n%v", err)
+	}
+	for _, secret := range []string{testSecret, "hidden"} {
+		if strings.Contains(err.Error(), secret) {
+			t.Errorf("the error shows %q:\n%v", secret, err)
+		}
+	}
+}
+
+func TestLeaseTooShortIsRefusedWithTheNumbers(t *testing.T) {
+	ds := destinations(t, hook("slow", "http://slow.example.com", "timeout: 30s"), hook("fine", "http://fine.example.com"))
+	_, err := New(DefaultConfig(), ds, &fakeQueue{lease: time.Minute}, nil, nil)
+	if err == nil {
+		// Only then would it get as far as the metrics.
+		t.Fatal("New took a lease of 1m for 8 messages of 30s each")
+	}
+	for _, want := range []string{`destination "slow" (destinations.yaml:2)`, "claim.lease is 1m0s", "timeout 30s and prefetch 8", "need 4m2s"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %q does not say %q", err, want)
+		}
+	}
+	if strings.Contains(err.Error(), "fine") {
+		t.Errorf("error %q names a destination that is fine", err)
+	}
+}
+
+func TestConfigFaultsComeTogether(t *testing.T) {
+	_, err := New(Config{RecordWait: -1, DrainTimeout: -1, AllowNetworks: []string{"10.0.0.1"}}, Destinations{}, &fakeQueue{}, nil, nil)
+	if err == nil {
+		t.Fatal("New took it")
+	}
+	for _, key := range []string{"poll-interval", "claim-batch", "max-held", "max-bytes", "record-batch", "record-wait", "drain-timeout", "allow-networks"} {
+		if !strings.Contains(err.Error(), "deliver."+key) {
+			t.Errorf("error %q does not name deliver.%s", err, key)
+		}
+	}
+}

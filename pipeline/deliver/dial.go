@@ -1,0 +1,178 @@
+package deliver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+// guard says which addresses may be called. It is asked with the address that is being dialled, after names were
+// resolved, so neither a name nor its changing answer gets around it.
+type guard struct{ allowed []netip.Prefix }
+
+// refusedNetworks are those that no public receiver lives in: this machine, private and shared networks, link-local
+// ones (cloud metadata among them), documentation, multicast, and the forms of IPv6 that carry an IPv4 address inside,
+// by which one of the former could be reached.
+var refusedNetworks = func() (all []netip.Prefix) {
+	for _, s := range []string{
+		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
+		"192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
+		"224.0.0.0/4", "240.0.0.0/4",
+		"::/96",          // unspecified, loopback, and IPv4-compatible (::7f00:1)
+		"64:ff9b::/96",   // NAT64
+		"64:ff9b:1::/48", // local NAT64
+		"100::/64",       // discard
+		"2001::/23",      // Teredo (2001::/32), ORCHID, benchmarking
+		"2001:db8::/32",  // documentation
+		"2002::/16",      // 6to4
+		"3fff::/20",      // documentation
+		"5f00::/16",      // segment routing
+		"fc00::/7",       // unique local
+		"fe80::/10",      // link-local
+		"fec0::/10",      // site-local
+		"ff00::/8",       // multicast
+	} {
+		all = append(all, netip.MustParsePrefix(s))
+	}
+	return all
+}()
+
+// check gives an error where the address must not be called.
+func (g guard) check(address string) error {
+	host, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return fmt.Errorf("%w: %q is no address", errRefused, address)
+	}
+	ip := host.Addr().WithZone("").Unmap() // ::ffff:127.0.0.1 is 127.0.0.1
+	for _, p := range g.allowed {
+		if p.Contains(ip) {
+			return nil
+		}
+	}
+	for _, p := range refusedNetworks {
+		if p.Contains(ip) {
+			return fmt.Errorf("%w: %s is in %s, which is not public; if it is meant, set allow_private: true for the destination, or add its network to deliver.allow-networks",
+				errRefused, ip, p)
+		}
+	}
+	return nil
+}
+
+// errRefused: the address may not be called.
+var errRefused = errors.New("address refused")
+
+// dialer opens the connections of one destination, and knows those that are open.
+type dialer struct {
+	net net.Dialer
+
+	mu     sync.Mutex
+	open   map[*conn]struct{}
+	closed bool
+}
+
+func newDialer(g guard, allowPrivate bool) *dialer {
+	d := &dialer{open: map[*conn]struct{}{}}
+	if !allowPrivate {
+		d.net.Control = func(_, address string, _ syscall.RawConn) error { return g.check(address) }
+	}
+	return d
+}
+
+func (d *dialer) dial(addr string, timeout time.Duration) (net.Conn, error) {
+	ctx := context.Background()
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	c, err := d.net.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	wrapped := &conn{Conn: c, dialer: d}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		c.Close()
+		return nil, net.ErrClosed
+	}
+	d.open[wrapped] = struct{}{}
+	return wrapped, nil
+}
+
+// closeAll closes every connection, so that sends under way end, and refuses new ones.
+func (d *dialer) closeAll() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	for c := range d.open {
+		c.Conn.Close()
+	}
+}
+
+// conn notices when the other side closed it while it was kept: a write, or the read of an answer, that fails before a
+// byte came, on a connection that has answered before. The reads of one exchange follow its write, and one goroutine
+// at a time makes them.
+type conn struct {
+	net.Conn
+	dialer                     *dialer
+	answered, answering, stale bool
+}
+
+func (c *conn) Write(b []byte) (int, error) {
+	c.answering = false
+	n, err := c.Conn.Write(b)
+	c.see(err)
+	return n, err
+}
+
+func (c *conn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.answered, c.answering = true, true
+	} else {
+		c.see(err)
+	}
+	return n, err
+}
+
+func (c *conn) see(err error) {
+	c.stale = c.answered && !c.answering && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE))
+}
+
+func (c *conn) Close() error {
+	c.dialer.mu.Lock()
+	delete(c.dialer.open, c)
+	c.dialer.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// LocalAddr leads from the addresses that fasthttp notes with an answer to the connection.
+func (c *conn) LocalAddr() net.Addr { return localAddr{c.Conn.LocalAddr(), c} }
+
+type localAddr struct {
+	net.Addr
+	conn *conn
+}
+
+// once is fasthttp's way to make a request, except that the only failure it calls worth repeating is that of a kept
+// connection which the other side had closed: such a connection has taken nothing, so one more try on a new one is no
+// attempt of its own. Should it have taken the message after all, the key is the same.
+type once struct{}
+
+func (once) RoundTrip(hc *fasthttp.HostClient, req *fasthttp.Request, resp *fasthttp.Response) (retry bool, err error) {
+	_, err = fasthttp.DefaultTransport.RoundTrip(hc, req, resp)
+	if err == nil {
+		return false, nil
+	}
+	addr, ok := resp.LocalAddr().(localAddr)
+	return ok && addr.conn.stale, err
+}

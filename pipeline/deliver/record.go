@@ -1,0 +1,79 @@
+package deliver
+
+import (
+	"context"
+	"time"
+
+	"sluice/pipeline"
+)
+
+// record writes results to the queue until there are no more, or until ctx ends while the queue refuses them. While
+// one statement runs, the results of the next gather; after a pause, the first one waits RecordWait for others.
+func (d *Dispatcher) record(ctx context.Context) {
+	batch := make([]done, 0, d.cfg.RecordBatch)
+	for first := range d.results {
+		batch = d.gather(append(batch[:0], first))
+		d.finish(ctx, batch)
+		d.free(batch)
+	}
+}
+
+// gather adds what else is there, waiting for it for a moment.
+func (d *Dispatcher) gather(batch []done) []done {
+	timer := time.NewTimer(d.cfg.RecordWait)
+	defer timer.Stop()
+	for len(batch) < d.cfg.RecordBatch {
+		select {
+		case r, ok := <-d.results:
+			if !ok {
+				return batch
+			}
+			batch = append(batch, r)
+		case <-timer.C:
+			return batch
+		}
+	}
+	return batch
+}
+
+// finish records one batch, however often that takes. Its leases count as held meanwhile, so that nothing more is
+// claimed than there is room for.
+func (d *Dispatcher) finish(ctx context.Context, batch []done) {
+	results := make([]pipeline.Result, len(batch))
+	for i := range batch {
+		results[i] = batch[i].Result
+	}
+	for backoff := firstBackoff; ; backoff = min(2*backoff, lastBackoff) {
+		_, err := d.queue.Finish(ctx, results)
+		if err == nil {
+			return
+		}
+		d.metrics.recordErrors.Inc()
+		d.log.Warn("deliver: results not recorded, trying again", "results", len(results), "in", backoff, "error", err)
+		if !sleep(ctx, backoff) {
+			d.metrics.unrecorded.Add(float64(len(results)))
+			d.log.Error("deliver: stopped without recording results; their messages will be delivered again", "results", len(results))
+			return
+		}
+	}
+}
+
+// free gives the room of recorded results back, and wakes the claimer where that is worth a claim.
+func (d *Dispatcher) free(batch []done) {
+	byLane := map[*lane]int{}
+	bytes := 0
+	for _, r := range batch {
+		byLane[r.lane]++
+		bytes += r.bytes
+	}
+	full := int(d.bytes.Load()) >= d.cfg.MaxBytes || int(d.held.Load()) >= d.cfg.MaxHeld
+	d.held.Add(-int64(len(batch)))
+	d.bytes.Add(-int64(bytes))
+	wake := full
+	for l, n := range byLane {
+		wake = l.recorded(n) || wake
+	}
+	if wake {
+		poke(d.freed)
+	}
+}

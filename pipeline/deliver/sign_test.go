@@ -1,0 +1,92 @@
+package deliver
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+func signerOf(t *testing.T, styles string, secrets ...string) (signer, []error) {
+	t.Helper()
+	var n yaml.Node
+	if err := yaml.Unmarshal([]byte("{secret_env: X, signatures: "+styles+"}"), &n); err != nil {
+		t.Fatal(err)
+	}
+	p := &parser{faults: &faults{file: "f"}}
+	return p.signer(p.mapping(n.Content[0], "destination"), secrets), p.errs
+}
+
+func signed(s signer, id string, now int64, body string) map[string]string {
+	headers := map[string]string{}
+	s.sign(func(name, value string) { headers[name] = value }, id, time.Unix(now, 0), []byte(body))
+	return headers
+}
+
+// The vector of libraries/go/webhook_test.go of standard-webhooks.
+func TestStandardWebhooksVector(t *testing.T) {
+	s, errs := signerOf(t, "standard-webhooks", testSecret)
+	if errs != nil {
+		t.Fatal(errs)
+	}
+	for range 2 { // the second uses the hash of the first again
+		got := signed(s, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, `{"test": 2432232314}`)
+		if got["webhook-id"] != "msg_p5jXN8AQM9LWM0D4loKWxJek" || got["webhook-timestamp"] != "1614265330" ||
+			got["webhook-signature"] != "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=" {
+			t.Errorf("headers = %v", got)
+		}
+	}
+}
+
+// The vector of GitHub's documentation, which signs the body alone in the same way.
+func TestXSignatureVector(t *testing.T) {
+	s, errs := signerOf(t, "x-signature", "It's a Secret to Everybody")
+	if errs != nil {
+		t.Fatal(errs)
+	}
+	got := signed(s, "id", 0, "Hello, World!")["X-Signature"]
+	if got != "757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17" {
+		t.Errorf("X-Signature = %s", got)
+	}
+}
+
+func TestSeveralSecretsGiveSeveralSignatures(t *testing.T) {
+	s, errs := signerOf(t, "standard-webhooks", testSecret, "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=")
+	if errs != nil {
+		t.Fatal(errs)
+	}
+	got := strings.Fields(signed(s, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, `{"test": 2432232314}`)["webhook-signature"])
+	if len(got) != 2 || got[0] != "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=" || !strings.HasPrefix(got[1], "v1,") || got[1] == got[0] {
+		t.Errorf("signatures = %q; want one for each secret, the first secret's first", got)
+	}
+}
+
+// The forms in which a secret is pasted: taken with the same key, or refused with a reason and without the secret.
+func TestSecretForms(t *testing.T) {
+	const want = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+	for secret, reason := range map[string]string{
+		testSecret:                       "",
+		"v1," + testSecret:               "",
+		"whsec_":                         "0 bytes after whsec_",
+		"whsec_not base64!":              "not base64",
+		"whsec_AAECAwQFBgcICQoLDA0ODw==": "16 bytes after whsec_",
+		"short plain secret":             "at least 24",
+	} {
+		s, errs := signerOf(t, "standard-webhooks", secret)
+		if reason == "" {
+			if got := signed(s, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, `{"test": 2432232314}`)["webhook-signature"]; got != want || errs != nil {
+				t.Errorf("secret %q: signature %s, errors %v; want %s", secret, got, errs, want)
+			}
+			continue
+		}
+		if len(errs) != 1 || !strings.Contains(errs[0].Error(), reason) {
+			t.Errorf("secret %q: errors = %v; want one with %q", secret, errs, reason)
+		}
+		for _, err := range errs {
+			if rest := strings.TrimPrefix(secret, "whsec_"); rest != "" && strings.Contains(err.Error(), rest) {
+				t.Errorf("the error shows the secret: %v", err)
+			}
+		}
+	}
+}

@@ -1,0 +1,237 @@
+package deliver
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+	"go.yaml.in/yaml/v3"
+
+	"sluice/pipeline"
+)
+
+// webhookConfig is what the file says about a webhook.
+type webhookConfig struct {
+	url          *url.URL
+	headers      [][2]string
+	signer       signer
+	secrets      []string // whatever must not appear in an error
+	allowPrivate bool
+}
+
+func (p *parser) webhook(m *mapping) webhookConfig {
+	w := webhookConfig{url: p.address(m), allowPrivate: m.boolean("allow_private")}
+	w.headers, w.secrets = p.headers(m)
+	secrets := p.secrets(m, "secret")
+	w.secrets = append(w.secrets, secrets...)
+	w.signer = p.signer(m, secrets)
+	return w
+}
+
+// ours are the headers that neither the file nor a message may set.
+var ours = map[string]bool{
+	"host": true, "content-length": true, "content-type": true, "transfer-encoding": true, "connection": true, "te": true, "trailer": true, "upgrade": true,
+	"keep-alive": true, "expect": true, "idempotency-key": true, "x-signature": true, "webhook-id": true, "webhook-timestamp": true, "webhook-signature": true,
+}
+
+// headers reads headers (name: value) and headers_env (name: variable that holds the value, which is then a secret).
+func (p *parser) headers(m *mapping) (headers [][2]string, secrets []string) {
+	each := func(key string, use func(n *yaml.Node, name, value string)) {
+		n := m.get(key)
+		if n == nil {
+			return
+		}
+		if n.Kind != yaml.MappingNode {
+			p.add(n, "%s: %s must be a mapping of names to values", m.what, key)
+			return
+		}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			name, value := n.Content[i], n.Content[i+1]
+			switch {
+			case !validHeader(name.Value):
+				p.add(name, "%s: %s: %q is no name of a header", m.what, key, name.Value)
+			case ours[strings.ToLower(name.Value)]:
+				p.add(name, "%s: %s: %s is set by this program", m.what, key, name.Value)
+			case value.Kind != yaml.ScalarNode:
+				p.add(value, "%s: %s: %s must be a string", m.what, key, name.Value)
+			default:
+				use(value, name.Value, value.Value)
+			}
+		}
+	}
+	add := func(n *yaml.Node, name, value string) {
+		if strings.ContainsAny(value, "\r\n\x00") {
+			p.add(n, "%s: header %s: its value has a line break inside", m.what, name)
+			return
+		}
+		headers = append(headers, [2]string{name, value})
+	}
+	each("headers", add)
+	each("headers_env", func(n *yaml.Node, name, variable string) {
+		value, ok := p.lookupEnv(variable)
+		if value = strings.TrimSpace(value); !ok || value == "" {
+			p.add(n, "%s: the environment has no %s", m.what, variable)
+			return
+		}
+		secrets = append(secrets, value)
+		add(n, name, value)
+	})
+	return headers, secrets
+}
+
+// validHeader says whether s is a token of RFC 9110, as names of headers are.
+func validHeader(s string) bool {
+	for _, c := range []byte(s) {
+		if c <= ' ' || c >= 0x7f || strings.IndexByte(`()<>@,;:\"/[]?={}`, c) >= 0 {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// maxAnswer is how much of an answer is read, in bytes. A longer one costs its connection. A guess: answers to webhooks
+// are a few bytes, and only the start of one goes into last_error.
+const maxAnswer = 64 << 10
+
+// webhook sends signed POSTs. Connections are kept; redirects are not followed.
+type webhook struct {
+	client  *fasthttp.HostClient
+	dialer  *dialer
+	uri     fasthttp.URI
+	headers [][2]string
+	signer  signer
+}
+
+func newWebhook(d *Destination, guard guard) *webhook {
+	w := &webhook{dialer: newDialer(guard, d.web.allowPrivate), headers: d.web.headers, signer: d.web.signer}
+	https := d.web.url.Scheme == "https"
+	addr := d.web.url.Host
+	if d.web.url.Port() == "" {
+		port := "80"
+		if https {
+			port = "443"
+		}
+		addr = net.JoinHostPort(d.web.url.Hostname(), port)
+	}
+	w.client = &fasthttp.HostClient{
+		Addr:                     addr,
+		IsTLS:                    https,
+		TLSConfig:                &tls.Config{MinVersion: tls.VersionTLS12, ServerName: d.web.url.Hostname()},
+		MaxConns:                 d.concurrency,
+		MaxIdleConnDuration:      30 * time.Second,
+		MaxResponseBodySize:      maxAnswer,
+		WriteTimeout:             d.timeout, // bounds the TLS handshake
+		NoDefaultUserAgentHeader: true,
+		DialTimeout:              w.dialer.dial,
+		Transport:                once{},
+		// One more than the first, for a connection that had gone stale; see once.
+		MaxIdemponentCallAttempts: 2,
+		RetryIfErr:                func(*fasthttp.Request, int, error) (resetTimeout, retry bool) { return false, true },
+	}
+	w.uri.Parse(nil, []byte(d.web.url.String()))
+	return w
+}
+
+// send makes one attempt, which ends at the deadline at the latest.
+func (w *webhook) send(lease *pipeline.Lease, now, deadline time.Time) answer {
+	req, resp := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
+	defer fasthttp.ReleaseRequest(req)
+	defer fasthttp.ReleaseResponse(resp)
+	body := appendBody(make([]byte, 0, len(lease.Payload)+len(lease.Type)+24), lease)
+	req.SetURI(&w.uri)
+	req.Header.SetMethod(fasthttp.MethodPost)
+	req.Header.SetContentType("application/json")
+	req.Header.SetUserAgent(userAgent)
+	for name, value := range lease.Headers {
+		if validHeader(name) && !ours[strings.ToLower(name)] {
+			req.Header.Set(name, cleanHeader(value))
+		}
+	}
+	for _, h := range w.headers {
+		req.Header.Set(h[0], h[1])
+	}
+	key := lease.IdempotencyKey.String()
+	req.Header.Set("Idempotency-Key", key)
+	w.signer.sign(req.Header.Set, key, now, body)
+	req.SetBodyRaw(body)
+
+	err := w.client.DoDeadline(req, resp, deadline)
+	if err != nil && !errors.Is(err, fasthttp.ErrBodyTooLarge) {
+		return answer{err: err}
+	}
+	// An answer that is too long was still given.
+	return answer{status: resp.StatusCode(), body: excerpt(resp.Body()), retryAfter: string(resp.Header.Peek("Retry-After"))}
+}
+
+func (w *webhook) abort() { w.dialer.closeAll() }
+
+func (w *webhook) close() { w.client.CloseIdleConnections() }
+
+const userAgent = "sluice/1 (+https://www.standardwebhooks.com)"
+
+// appendBody appends what is sent: {"rule":<id>,"data":<payload>} for a rule's decision, {"type":<type>,"data":...} for
+// an application's message.
+func appendBody(b []byte, lease *pipeline.Lease) []byte {
+	name := `{"type":`
+	if lease.Rule {
+		name = `{"rule":`
+	}
+	b = append(b, name...)
+	b = appendJSONString(b, lease.Type)
+	b = append(b, `,"data":`...)
+	b = append(b, lease.Payload...)
+	return append(b, '}')
+}
+
+// appendJSONString appends s as a JSON string.
+func appendJSONString(b []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	b = append(b, '"')
+	for i := range len(s) { // s comes from PostgreSQL and is valid UTF-8
+		switch c := s[i]; {
+		case c == '"' || c == '\\':
+			b = append(b, '\\', c)
+		case c < ' ':
+			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		default:
+			b = append(b, c)
+		}
+	}
+	return append(b, '"')
+}
+
+// cleanHeader keeps a message from adding lines to the request.
+func cleanHeader(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\t' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// excerpt is the start of an answer as one line of text.
+func excerpt(b []byte) string {
+	const most = 200
+	cut := len(b) > most
+	if cut {
+		b = b[:most]
+	}
+	s := strings.TrimSpace(strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(string(b), "\uFFFD")))
+	if cut {
+		s += "..."
+	}
+	return s
+}
+
+func seconds(t time.Time) string { return strconv.FormatInt(t.Unix(), 10) }
