@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"sluice/internal/pgtest"
+	"sluice/pipeline/schema"
 )
 
 // shop gives a database whose configuration has two destinations and two topics, and a table of orders.
@@ -373,6 +375,55 @@ grant select on outbox_topics, outbox_destinations to ROLE;`, "ROLE", role))
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestSchemaOfItsOwn: the pipeline's tables are in a schema that callers do not have on their path.
+func TestSchemaOfItsOwn(t *testing.T) {
+	pool, ctx := pgtest.New(t), t.Context()
+	run(t, pool, `create schema sluice`)
+	cfg := pool.Config()
+	cfg.ConnConfig.RuntimeParams["search_path"] = "sluice"
+	inside, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inside.Close()
+	err = inside.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+		_, err := schema.Migrate(ctx, c.Conn())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := SyncTopics(ctx, inside, []string{"billing"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	run(t, pool, `select sluice.sluice_enqueue('{"event_type":"a","payload":1,"destination":"billing","idempotency_key":"a"}')`)
+	one(t, pool, "(0,1,1)", `select row((select count(*) from public.outbox), (select count(*) from sluice.outbox), (select count(*) from sluice.dedupe_keys))`)
+}
+
+// TestStorableAgreesWithPostgreSQL: Go refuses what jsonb would, and nothing else.
+func TestStorableAgreesWithPostgreSQL(t *testing.T) {
+	pool := pgtest.New(t)
+	pieces := []string{`a`, `\\`, `\"`, `\n`, `u0000`, `\u0000`, `\u0041`, `\ud83d`, `\ude00`, `\uD83D\uDE00`, `\uffff`, `ü`}
+	refused := 0
+	for range 2000 {
+		text := `"`
+		for range rand.IntN(6) {
+			text += pieces[rand.IntN(len(pieces))]
+		}
+		text += `"`
+		_, err := pool.Exec(t.Context(), `select $1::jsonb`, text)
+		if got := storable([]byte(text)); got != (err == nil) {
+			t.Fatalf("storable(%s) = %v; PostgreSQL says %v", text, got, err)
+		}
+		if err != nil {
+			refused++
+		}
+	}
+	if refused < 100 || refused > 1900 {
+		t.Errorf("%d of 2000 texts were refused: too few of one kind to compare", refused)
 	}
 }
 
