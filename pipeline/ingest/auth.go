@@ -22,7 +22,8 @@ type Auth struct {
 	tenants map[string]int32
 	// By the first bytes of the key's hash, which narrow a look-up down to one key; the rest is compared in constant
 	// time.
-	keys map[uint64][]writeKey
+	keys   map[uint64][]writeKey
+	limits map[int32]limits
 }
 
 type writeKey struct {
@@ -47,6 +48,8 @@ func (a Auth) Tenants() map[string]int32 {
 //	tenants:
 //	  - {id: 2, name: acme, keys: ["sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"]}
 //
+// and, in a tenant, what it may send on average to one process: limits: {events-per-second: 5000, bytes-per-second: 2000000}.
+//
 // A key is kept as the SHA-256 of its text. Several keys of one tenant let it change from one to the next.
 // The error names every fault of the file.
 func LoadAuth(path string) (Auth, error) {
@@ -64,9 +67,10 @@ func LoadAuth(path string) (Auth, error) {
 func parseAuth(text []byte) (Auth, error) {
 	var file struct {
 		Tenants []struct {
-			ID   int32    `yaml:"id"`
-			Name string   `yaml:"name"`
-			Keys []string `yaml:"keys"`
+			ID     int32    `yaml:"id"`
+			Name   string   `yaml:"name"`
+			Keys   []string `yaml:"keys"`
+			Limits limits   `yaml:"limits"`
 		} `yaml:"tenants"`
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(text))
@@ -74,7 +78,7 @@ func parseAuth(text []byte) (Auth, error) {
 	if err := dec.Decode(&file); err != nil && !errors.Is(err, io.EOF) {
 		return Auth{}, err
 	}
-	a := Auth{tenants: map[string]int32{}, keys: map[uint64][]writeKey{}}
+	a := Auth{tenants: map[string]int32{}, keys: map[uint64][]writeKey{}, limits: map[int32]limits{}}
 	ids, hashes := map[int32]string{}, map[[sha256.Size]byte]string{}
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
@@ -97,6 +101,12 @@ func parseAuth(text []byte) (Auth, error) {
 			fault("%s appears twice", who)
 		}
 		a.tenants[t.Name] = t.ID
+		if t.Limits.EventsPerSecond < 0 || t.Limits.BytesPerSecond < 0 {
+			fault("%s has limits of %g events-per-second and %g bytes-per-second; leave one out, or set it to 0, for no limit", who, t.Limits.EventsPerSecond, t.Limits.BytesPerSecond)
+		}
+		if t.Limits != (limits{}) {
+			a.limits[t.ID] = t.Limits
+		}
 		if len(t.Keys) == 0 {
 			fault("%s has no keys, so it could send nothing", who)
 		}

@@ -14,6 +14,7 @@ type Metrics struct {
 	rejected *prometheus.CounterVec
 	refused  *prometheus.CounterVec
 	requests *prometheus.CounterVec
+	limited  *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 	wire     prometheus.Counter
 	decoded  prometheus.Counter
@@ -49,6 +50,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		rejected: counters("pipeline_ingest_rejected_events_total", "Events that can never be stored as they are, by why.", "tenant", "reason"),
 		refused:  counters("pipeline_ingest_refused_events_total", "Valid events that were not taken, to be sent again, by why.", "tenant", "cause"),
 		requests: counters("pipeline_ingest_requests_total", "Requests answered, by status code.", "status"),
+		limited:  counters("pipeline_ingest_rate_limited_requests_total", "Requests refused since the tenant was over its limits, before their events were counted.", "tenant"),
 		wire:     counter("pipeline_ingest_body_bytes_total", "Bytes of request bodies as they came over the wire."),
 		decoded:  counter("pipeline_ingest_decoded_bytes_total", "Bytes of request bodies after decompression."),
 		panics:   counter("pipeline_ingest_panics_total", "Requests that hit a bug of ours and were answered 500; see the log."),

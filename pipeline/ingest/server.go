@@ -36,6 +36,7 @@ type Server struct {
 	metrics *Metrics
 	log     *slog.Logger
 
+	limiters map[int32]*limiter // fixed; a tenant without limits has none
 	reader   *reader
 	decoders sync.Pool
 	inFlight atomic.Int64
@@ -47,7 +48,10 @@ func New(cfg Config, buf Buffer, auth Auth, m *Metrics, log *slog.Logger) (*Serv
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, buffer: buf, auth: auth, metrics: m, log: log}
+	s := &Server{cfg: cfg, buffer: buf, auth: auth, metrics: m, log: log, limiters: map[int32]*limiter{}}
+	for tenant, l := range auth.limits {
+		s.limiters[tenant] = newLimiter(l, time.Now())
+	}
 	s.decoders.New = func() any { return new(decoder) }
 	var err error
 	s.reader, err = newReader(&s.cfg, m)
@@ -198,6 +202,13 @@ func (s *Server) events(ctx *fasthttp.RequestCtx, tenant int32) {
 		problem(ctx, 415, "unsupported-media-type", fmt.Sprintf("Content-Type %q is not known; application/json and application/x-ndjson, in UTF-8, are", cut(ctx.Request.Header.ContentType())), -1)
 		return
 	}
+	limit := s.limiters[tenant]
+	if wait := limit.wait(ctx.Time()); wait > 0 {
+		s.metrics.limited.WithLabelValues(tenantLabel(tenant)).Inc()
+		retryAfter(ctx, wait)
+		problem(ctx, 429, "rate-limited", "this tenant sends more than its limits in the tenants file; nothing was taken, send it again", -1)
+		return
+	}
 	b, failed := s.reader.read(ctx)
 	if failed != nil {
 		s.fail(ctx, failed)
@@ -216,6 +227,7 @@ func (s *Server) events(ctx *fasthttp.RequestCtx, tenant int32) {
 	if m == nil {
 		events = d.take()
 	}
+	limit.spend(d.count, len(b.text))
 	s.reader.release(b) // nothing below refers to it
 	if m != nil {
 		kind := "malformed-json"

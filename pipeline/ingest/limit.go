@@ -1,0 +1,68 @@
+package ingest
+
+import (
+	"sync"
+	"time"
+)
+
+// limits are what a tenant may send on average, per process; 0 is no limit.
+type limits struct {
+	EventsPerSecond float64 `yaml:"events-per-second"`
+	BytesPerSecond  float64 `yaml:"bytes-per-second"`
+}
+
+// limiter holds one tenant to its limits, so that it can't fill the buffer for the others. It is two token buckets of
+// one second's worth. What a request costs is known only once it is decoded, so a request goes on while there is
+// anything left, and what it then takes may leave a debt that the next ones wait for. A request of any size passes,
+// and over time the rate holds exactly.
+type limiter struct {
+	mu     sync.Mutex
+	events bucket
+	bytes  bucket
+}
+
+type bucket struct {
+	rate   float64
+	tokens float64
+	filled time.Time
+}
+
+func newLimiter(l limits, now time.Time) *limiter {
+	return &limiter{
+		events: bucket{l.EventsPerSecond, l.EventsPerSecond, now},
+		bytes:  bucket{l.BytesPerSecond, l.BytesPerSecond, now},
+	}
+}
+
+// wait gives how long until the tenant may send again, 0 when it may now.
+func (l *limiter) wait(now time.Time) time.Duration {
+	if l == nil {
+		return 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return max(l.events.wait(now), l.bytes.wait(now))
+}
+
+// spend takes what a request turned out to cost.
+func (l *limiter) spend(events, bytes int) {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.events.tokens -= float64(events)
+	l.bytes.tokens -= float64(bytes)
+}
+
+func (b *bucket) wait(now time.Time) time.Duration {
+	if b.rate == 0 {
+		return 0
+	}
+	b.tokens = min(b.rate, b.tokens+b.rate*now.Sub(b.filled).Seconds())
+	b.filled = now
+	if b.tokens > 0 {
+		return 0
+	}
+	return max(time.Millisecond, time.Duration(-b.tokens/b.rate*float64(time.Second)))
+}
