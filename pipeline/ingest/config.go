@@ -3,6 +3,7 @@ package ingest
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"time"
 )
 
@@ -29,6 +30,13 @@ type Config struct {
 	// KeepUnknownFields moves top-level fields that are not known under properties, where they give way to a property
 	// of the same name. By default such an event is rejected, since a field that is silently ignored is lost data.
 	KeepUnknownFields bool
+
+	// CORSOrigins are the origins of web pages that may send events from a browser, like https://shop.example.com, or *
+	// for any. Default none.
+	CORSOrigins []string
+	// TLSCertFile and TLSKeyFile are a certificate chain and its key in PEM; with them the listener speaks TLS only.
+	// They are read again when they change. Default none: plain HTTP.
+	TLSCertFile, TLSKeyFile string
 
 	// Concurrency bounds the requests that are being answered. Past it, requests are refused with 429. Default 4,096,
 	// a guess: a waiting request costs about 20 KB, so this is 80 MB.
@@ -92,6 +100,14 @@ func (c Config) validate() error {
 	if c.MaxReadingBytes < c.MaxBodyBytes+c.MaxDecodedBytes {
 		faults = append(faults, fmt.Errorf("ingest.max-reading-bytes is %d; one body needs up to %d: set it to that or more, or lower ingest.max-body-bytes or ingest.max-decoded-bytes",
 			c.MaxReadingBytes, c.MaxBodyBytes+c.MaxDecodedBytes))
+	}
+	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
+		faults = append(faults, errors.New("ingest.tls-cert-file and ingest.tls-key-file: set both for TLS, or none for plain HTTP"))
+	}
+	for _, o := range c.CORSOrigins {
+		if u, err := url.Parse(o); o != "*" && (err != nil || u.Scheme == "" || u.Host == "" || u.Scheme+"://"+u.Host != o) {
+			faults = append(faults, fmt.Errorf("ingest.cors-origins has %q; write scheme and host like https://shop.example.com, or *", o))
+		}
 	}
 	duration("max-age", c.MaxAge, time.Minute)
 	duration("max-ahead", c.MaxAhead, time.Second)

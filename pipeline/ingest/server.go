@@ -3,6 +3,7 @@ package ingest
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -36,6 +37,7 @@ type Server struct {
 	metrics *Metrics
 	log     *slog.Logger
 
+	cert     *certificate       // nil: plain HTTP
 	limiters map[int32]*limiter // fixed; a tenant without limits has none
 	reader   *reader
 	decoders sync.Pool
@@ -54,6 +56,11 @@ func New(cfg Config, buf Buffer, auth Auth, m *Metrics, log *slog.Logger) (*Serv
 	}
 	s.decoders.New = func() any { return new(decoder) }
 	var err error
+	if cfg.TLSCertFile != "" {
+		if s.cert, err = loadCertificate(cfg.TLSCertFile, cfg.TLSKeyFile, log); err != nil {
+			return nil, err
+		}
+	}
 	s.reader, err = newReader(&s.cfg, m)
 	return s, err
 }
@@ -79,6 +86,10 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		SecureErrorLogMessage:        true,
 		Logger:                       slogPrinter{s.log},
 	}
+	plain := ln
+	if s.cert != nil {
+		ln = tls.NewListener(ln, s.cert.config())
+	}
 	// Also ended by a listener that fails.
 	stop, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -101,7 +112,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 			return fmt.Errorf("ingest: %d connections did not end within %s", srv.GetOpenConnectionsCount(), grace)
 		}
 		// Shutdown knows the listener only once Serve has begun.
-		if err := ln.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		if err := plain.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 			return fmt.Errorf("ingest: close listener: %w", err)
 		}
 		return nil
@@ -164,6 +175,9 @@ func (s *Server) discard(ctx *fasthttp.RequestCtx) {
 }
 
 func (s *Server) route(ctx *fasthttp.RequestCtx) {
+	if s.cors(ctx) {
+		return
+	}
 	switch path := string(ctx.Path()); path {
 	case "/v1/events", "/v1/events/":
 		if !ctx.IsPost() {

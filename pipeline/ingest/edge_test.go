@@ -1,0 +1,144 @@
+package ingest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"log/slog"
+	"math/big"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestCORS(t *testing.T) {
+	d := open(t, &memory{}, Auth{}, func(c *Config) { c.CORSOrigins = []string{"https://shop.example.com", "http://localhost:3000"} })
+	ask := func(method, origin string, headers ...string) *http.Response {
+		t.Helper()
+		req, _ := http.NewRequest(method, "http://"+d.addr+"/v1/events", strings.NewReader(`{"event_name":"x"}`))
+		req.Header.Set("Origin", origin)
+		for i := 0; i < len(headers); i += 2 {
+			req.Header.Set(headers[i], headers[i+1])
+		}
+		resp, err := http.DefaultTransport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp
+	}
+	preflight := []string{"Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "content-type"}
+	for _, tt := range []struct {
+		method, origin string
+		headers        []string
+		status         int
+		allow          string
+	}{
+		{"OPTIONS", "https://shop.example.com", preflight, 204, "https://shop.example.com"},
+		{"OPTIONS", "http://localhost:3000", preflight, 204, "http://localhost:3000"},
+		{"OPTIONS", "https://evil.example.com", preflight, 405, ""},
+		{"OPTIONS", "https://shop.example.com", nil, 405, "https://shop.example.com"},
+		{"POST", "https://shop.example.com", nil, 200, "https://shop.example.com"},
+		{"POST", "https://evil.example.com", nil, 200, ""},
+	} {
+		resp := ask(tt.method, tt.origin, tt.headers...)
+		if got := resp.Header.Get("Access-Control-Allow-Origin"); resp.StatusCode != tt.status || got != tt.allow || resp.Header.Get("Vary") != "Origin" {
+			t.Errorf("%s from %s: %d, allows %q, Vary %q; want %d, %q and Origin", tt.method, tt.origin, resp.StatusCode, got, resp.Header.Get("Vary"), tt.status, tt.allow)
+		}
+		if tt.status == 204 && (resp.Header.Get("Access-Control-Allow-Methods") != "POST" || !strings.Contains(resp.Header.Get("Access-Control-Allow-Headers"), "X-Write-Key")) {
+			t.Errorf("preflight answers %v", resp.Header)
+		}
+	}
+	open := open(t, &memory{}, Auth{}, func(c *Config) { c.CORSOrigins = []string{"*"} })
+	d.addr = open.addr
+	if got := ask("POST", "https://any.example").Header.Get("Access-Control-Allow-Origin"); got != "*" {
+		t.Errorf("with *: allows %q", got)
+	}
+}
+
+// writePair writes a certificate for 127.0.0.1 of its own making.
+func writePair(t *testing.T, dir, name string, changed time.Time) (certFile, keyFile string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, cert, cert, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	for file, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: der}, keyFile: {Type: "PRIVATE KEY", Bytes: secret}} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(file, changed, changed); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return certFile, keyFile
+}
+
+func TestTLS(t *testing.T) {
+	dir := t.TempDir()
+	certFile, keyFile := writePair(t, dir, "first.example", time.Now().Add(-time.Hour))
+	m := &memory{}
+	d := open(t, m, Auth{}, func(c *Config) { c.TLSCertFile, c.TLSKeyFile = certFile, keyFile })
+	served := func() string {
+		t.Helper()
+		c, err := tls.Dial("tcp", d.addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Write([]byte("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 18\r\n\r\n" + `{"event_name":"x"}`)); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 12)
+		if _, err := c.Read(b); err != nil || string(b) != "HTTP/1.1 200" {
+			t.Fatalf("read %q, %v; want a 200", b, err)
+		}
+		return c.ConnectionState().PeerCertificates[0].DNSNames[0]
+	}
+	if got := served(); got != "first.example" {
+		t.Errorf("certificate of %s; want first.example", got)
+	}
+	aged := func() { // as if 10 s had passed
+		d.server.cert.mu.Lock()
+		d.server.cert.looked = time.Time{}
+		d.server.cert.mu.Unlock()
+	}
+	writePair(t, dir, "second.example", time.Now())
+	if got := served(); got != "first.example" {
+		t.Errorf("at once after a renewal: certificate of %s; want first.example still", got)
+	}
+	aged()
+	if got := served(); got != "second.example" {
+		t.Errorf("10 s after a renewal: certificate of %s; want second.example", got)
+	}
+	if err := os.WriteFile(keyFile, []byte("half a key"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	aged()
+	if got := served(); got != "second.example" {
+		t.Errorf("in the middle of a renewal: certificate of %s; want second.example still", got)
+	}
+	for _, files := range [][2]string{{certFile, ""}, {"", keyFile}, {certFile, keyFile}, {dir + "/none", keyFile}} {
+		cfg := DefaultConfig()
+		cfg.TLSCertFile, cfg.TLSKeyFile = files[0], files[1]
+		if _, err := New(cfg, m, Auth{}, d.metrics, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "ingest.tls-") {
+			t.Errorf("%q: %v; want an error that names the setting", files, err)
+		}
+	}
+}
