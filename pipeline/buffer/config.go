@@ -11,17 +11,20 @@ type Config struct {
 	// MaxBytes bounds what all events in memory weigh (sum of Event.Size), from Add until the outcome of their batch.
 	// Bytes; default 256 MiB (a guess: some seconds of full load).
 	MaxBytes int
-	// MaxEvents seals a batch. Default 2000: BenchmarkWrite in pipeline/copyin costs half of what it costs at 100, and
-	// larger batches gain little. A request is never split, so a single larger one makes a larger batch.
+	// MaxEvents seals a batch. Default 2000: COPY then costs PostgreSQL 13-14 us an event, against 16 us at 500 and 22 us
+	// at 100 (2 cores, PostgreSQL 15). A request is never split, so a single larger one makes a larger batch.
 	MaxEvents int
 	// MaxBatchBytes seals a batch, by the same weight as MaxBytes. Bytes; default 8 MiB (a guess: keeps the encoded
 	// copy that a writer holds small where events are large).
 	MaxBatchBytes int
 	// MaxWait seals a batch that nobody takes earlier: the longest that an event waits for company while a writer is
-	// free. Where no batch is being written there is no wait at all. Default 5 ms (see BenchmarkPolicy).
+	// free. Where no batch is being written there is no wait at all. Default 5 ms (a guess of
+	// the order of a COMMIT; in BenchmarkPolicy 0, 2 and 5 ms are within 10 % of each other at 256 callers, and 5 ms
+	// makes the fewest transactions).
 	MaxWait time.Duration
 	// Writers is how many batches are written at the same time. Default 2: one writes rows while the other waits for
-	// its COMMIT (see BenchmarkPolicy; on two cores more of them win nothing).
+	// its COMMIT. In BenchmarkPolicy, 256 callers, 2 cores, one gives 35,000-38,000 events/s, two 38,000-41,000, four no
+	// more at the same number of transactions.
 	Writers int
 	// DrainTimeout is how long Run goes on writing after its context ended. Default 20 s (a guess, below the 30 s that
 	// orchestrators grant by default).
