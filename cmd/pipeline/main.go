@@ -38,6 +38,7 @@ type command struct {
 }
 
 var commands = []command{
+	{"migrate", "bring the database schema up to date, and end", migrateCommand},
 	{"config", "print the settings in force, and where each comes from", configCommand},
 	{"import", "send a file of events to a running pipeline, resumable", importCommand},
 	{"receiver", "a webhook sink for trials: verifies, deduplicates, fails on demand", receiverCommand},

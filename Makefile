@@ -1,0 +1,32 @@
+.PHONY: help setup build run demo test race lint bench
+STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' Makefile
+
+setup: ## install what is missing: PostgreSQL's programs and the Go modules
+	@./.ci/postgresql
+	@go mod download
+
+build: ## bin/pipeline
+	go build -o bin/pipeline ./cmd/pipeline
+
+run: setup build ## a pipeline on http://127.0.0.1:8080 with a private PostgreSQL under .pipeline
+	bin/pipeline run
+
+demo: setup build ## the main job from nothing: a shop's day, stored, decided, sent, and the books
+	bin/pipeline demo
+
+test: setup ## all tests, on real PostgreSQL
+	go test ./...
+
+race: setup ## all tests under the race detector
+	go test -race ./...
+
+lint: ## gofmt, go vet, staticcheck
+	@out="$$(gofmt -l .)"; test -z "$$out" || { echo "gofmt -w needed:"; echo "$$out"; exit 1; }
+	go vet ./...
+	go run $(STATICCHECK) ./...
+
+bench: setup ## the benchmarks, on real PostgreSQL
+	go test -run '^$$' -bench . -benchtime 1x ./bench/...

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sluice/internal/localpg"
+	"sluice/pipeline/schema"
+)
+
+// database is where everything is kept: the configured one, or a private PostgreSQL that belongs to the process.
+type database struct {
+	url   string
+	local *localpg.Server // nil with database-url
+	pools []*pgxpool.Pool
+}
+
+// openDatabase starts the private PostgreSQL where no database-url is given, waits until the database answers, and
+// brings its schema up to date.
+func openDatabase(ctx context.Context, cfg *config, log *slog.Logger) (_ *database, err error) {
+	ctx, cancel := context.WithTimeout(ctx, cfg.startTimeout)
+	defer cancel()
+	db := &database{url: cfg.databaseURL}
+	if db.url == "" {
+		own := localpg.DefaultConfig()
+		own.DataDir, own.Logger = cfg.dataDir, log
+		if db.local, err = localpg.Start(ctx, own); err != nil {
+			return nil, err
+		}
+		db.url = db.local.URL()
+	}
+	defer func() {
+		if err != nil {
+			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.drainTimeout)
+			defer cancel()
+			err = errors.Join(err, db.close(stop))
+		}
+	}()
+	applied, err := migrate(ctx, db.url, log)
+	if err != nil {
+		return nil, err
+	}
+	if applied > 0 {
+		log.Info("schema is up to date", "migrations_applied", applied)
+	}
+	return db, nil
+}
+
+// pool makes a pool; it connects when it is used.
+func (db *database) pool(name string, conns int, reg prometheus.Registerer) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(db.url)
+	if err != nil {
+		return nil, fmt.Errorf("database-url: %w", err)
+	}
+	cfg.MaxConns = int32(conns)
+	// A connection that a firewall forgot is replaced while nobody waits for it.
+	cfg.MaxConnIdleTime = 5 * time.Minute
+	if cfg.ConnConfig.ConnectTimeout == 0 {
+		cfg.ConnConfig.ConnectTimeout = 10 * time.Second
+	}
+	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
+		cfg.ConnConfig.RuntimeParams["application_name"] = "pipeline " + name
+	}
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	if err != nil {
+		return nil, fmt.Errorf("database: %w", err)
+	}
+	db.pools = append(db.pools, pool)
+	for _, state := range []string{"used", "idle", "max"} {
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name:        "pipeline_database_connections",
+			Help:        "Connections to PostgreSQL, by pool and state; max is the bound.",
+			ConstLabels: prometheus.Labels{"pool": name, "state": state},
+		}, func() float64 {
+			stat := pool.Stat()
+			return float64(map[string]int32{"used": stat.AcquiredConns(), "idle": stat.IdleConns(), "max": stat.MaxConns()}[state])
+		}))
+	}
+	return pool, nil
+}
+
+// close gives the connections back and stops the private PostgreSQL, within ctx: what does not come back is left to
+// the end of the process.
+func (db *database) close(ctx context.Context) error {
+	closed := make(chan struct{})
+	go func() {
+		for _, p := range db.pools {
+			p.Close()
+		}
+		close(closed)
+	}()
+	var err error
+	select {
+	case <-closed:
+	case <-ctx.Done():
+		err = errors.New("database: connections were still in use at the end of drain-timeout")
+	}
+	if db.local != nil {
+		err = errors.Join(err, db.local.Stop(ctx))
+	}
+	return err
+}
+
+// migrate connects, for as long as ctx allows, and applies what is missing.
+func migrate(ctx context.Context, url string, log *slog.Logger) (applied int, err error) {
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		return 0, fmt.Errorf("database-url: %w", err) // pgx masks the password
+	}
+	if cfg.ConnectTimeout == 0 {
+		cfg.ConnectTimeout = 10 * time.Second
+	}
+	pause := 250 * time.Millisecond
+	for {
+		applied, err := migrateOnce(ctx, cfg)
+		var refused *pgconn.PgError
+		var connect *pgconn.ConnectError
+		// What the server itself says no to, once connected, does not get better by waiting.
+		if err == nil || errors.Is(err, errTooOld) || errors.As(err, &refused) && !errors.As(err, &connect) {
+			return applied, err
+		}
+		if !wait(ctx, pause) {
+			return 0, fmt.Errorf("the database did not answer within database.start-timeout: %w", err)
+		}
+		log.Warn("database does not answer, trying again", "host", cfg.Host, "port", cfg.Port, "database", cfg.Database, "next_try_in", pause, "error", err)
+		pause = min(2*pause, 5*time.Second)
+	}
+}
+
+var errTooOld = errors.New("database: PostgreSQL 14 or newer is needed")
+
+func migrateOnce(ctx context.Context, cfg *pgx.ConnConfig) (int, error) {
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	const versionSQL = `select current_setting('server_version_num')`
+	var text string
+	if err := conn.QueryRow(ctx, versionSQL).Scan(&text); err != nil {
+		return 0, err
+	}
+	if number, err := strconv.Atoi(text); err == nil && number < 140000 {
+		return 0, fmt.Errorf("%w; this is %d", errTooOld, number/10000)
+	}
+	return schema.Migrate(ctx, conn)
+}

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"log/slog"
+)
+
+// newLogger writes text for a person at a terminal and JSON otherwise, to stderr.
+func newLogger(env environment, cfg *config) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.logLevel)); err != nil {
+		level = slog.LevelInfo // validated before
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if cfg.logFormat == "text" || cfg.logFormat == "auto" && env.terminal {
+		return slog.New(slog.NewTextHandler(env.stderr, options))
+	}
+	return slog.New(slog.NewJSONHandler(env.stderr, options))
+}
+
+// logSettings records what is in force, secrets masked: what differs from the defaults, since the rest is in the
+// documents of this version.
+func logSettings(log *slog.Logger, settings []*setting) {
+	var changed []any
+	for _, s := range settings {
+		if s.source != "default" {
+			changed = append(changed, slog.String(s.key, s.text()))
+		}
+	}
+	log.Info("starting", "version", version(), slog.Group("settings", changed...))
+	for _, s := range settings {
+		log.Debug("setting", "key", s.key, "value", s.text(), "source", s.source)
+	}
+}

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"context"
+	"fmt"
+)
+
+// migrateCommand brings the schema up to date and ends; "pipeline run" does the same at its start.
+func migrateCommand(ctx context.Context, args []string, env environment) error {
+	cfg := defaultConfig()
+	_, err := readConfig(cfg, "migrate", `Applies the migrations that the database lacks, one transaction each, and ends. Several processes may do so at once.
+"pipeline run" does the same at its start.`, "DATABASE_URL=postgres://owner@db/events pipeline migrate", args, env)
+	if err != nil {
+		return err
+	}
+	log := newLogger(env, cfg)
+	start, cancel := context.WithTimeout(ctx, cfg.startTimeout)
+	defer cancel()
+	if cfg.databaseURL != "" {
+		applied, err := migrate(start, cfg.databaseURL, log)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(env.stdout, "migrate: %d applied\n", applied)
+		return nil
+	}
+	db, err := openDatabase(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(env.stdout, "migrate: the private PostgreSQL under %s is up to date\n", cfg.dataDir)
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.drainTimeout)
+	defer cancel()
+	return db.close(stop)
+}
