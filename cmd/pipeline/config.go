@@ -6,6 +6,14 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"sluice/pipeline/buffer"
+	"sluice/pipeline/claim"
+	"sluice/pipeline/copyin"
+	"sluice/pipeline/deliver"
+	"sluice/pipeline/evaluate"
+	"sluice/pipeline/ingest"
+	"sluice/pipeline/retain"
 )
 
 // config is everything that an operator may set: what belongs to the program as a whole, and each stage's own Config.
@@ -13,7 +21,6 @@ type config struct {
 	databaseURL  string
 	dataDir      string
 	roles        []string
-	rules        string
 	destinations string
 	tenants      string
 	listen       string
@@ -24,6 +31,14 @@ type config struct {
 	drainTimeout time.Duration
 	readyFill    float64
 	queryConns   int
+
+	ingest   ingest.Config
+	buffer   buffer.Config
+	copyin   copyin.Config
+	evaluate evaluate.Config
+	claim    claim.Config
+	deliver  deliver.Config
+	retain   retain.Config
 }
 
 // roles that a process may take. Several processes on one database may share them out in any way.
@@ -41,6 +56,14 @@ func defaultConfig() *config {
 		drainTimeout: 30 * time.Second,
 		readyFill:    0.95,
 		queryConns:   6,
+
+		ingest:   ingest.DefaultConfig(),
+		buffer:   buffer.DefaultConfig(),
+		copyin:   copyin.DefaultConfig(),
+		evaluate: evaluate.DefaultConfig(),
+		claim:    claim.DefaultConfig(),
+		deliver:  deliver.DefaultConfig(),
+		retain:   retain.DefaultConfig(),
 	}
 }
 
@@ -49,10 +72,10 @@ func (c *config) settings() []*setting {
 	table := []*setting{
 		{key: "database-url", value: &c.databaseURL, mask: maskURL, doc: "PostgreSQL 14 or newer, as a URL or key=value string; DATABASE_URL sets it too. Empty: a private PostgreSQL under data-dir"},
 		{key: "data-dir", value: &c.dataDir, doc: "folder of the private PostgreSQL; not used with a database-url"},
-		{key: "database.connections", value: &c.queryConns, unit: "connections", doc: "pool for everything but writing batches: claims, results, retention, readiness. The writers have a pool of their own, of copyin.writers and one"},
+		{key: "database.connections", value: &c.queryConns, unit: "connections", doc: "pool for everything but writing batches: claims, results, retention, readiness. The writers have a pool of their own, of buffer.writers"},
 		{key: "database.start-timeout", value: &c.startTimeout, doc: "how long a starting process waits for the database before it gives up"},
 		{key: "roles", value: &c.roles, doc: "what this process does: any of " + strings.Join(allRoles, ", ")},
-		{key: "rules", value: &c.rules, doc: "rules file (YAML). Empty: events are stored and nothing is decided"},
+		{key: "rules", value: &c.evaluate.Rules, doc: "rules file (YAML), or a folder of them. Empty: events are stored and nothing is decided"},
 		{key: "destinations", value: &c.destinations, doc: "destinations file (YAML). Empty: nothing can be sent"},
 		{key: "tenants", value: &c.tenants, doc: "tenants file (YAML). Empty: one tenant, named default, and no authentication"},
 		{key: "listen", value: &c.listen, doc: "address of the events API"},
@@ -61,6 +84,63 @@ func (c *config) settings() []*setting {
 		{key: "log.format", value: &c.logFormat, doc: "text, json, or auto: text on a terminal and json otherwise"},
 		{key: "log.level", value: &c.logLevel, doc: "debug, info, warn or error"},
 		{key: "drain-timeout", value: &c.drainTimeout, doc: "how long SIGTERM and SIGINT let the stages finish before the process ends anyway"},
+
+		{key: "ingest.max-body-bytes", value: &c.ingest.MaxBodyBytes, unit: "bytes", doc: "largest request body as it comes over the wire"},
+		{key: "ingest.max-decoded-bytes", value: &c.ingest.MaxDecodedBytes, unit: "bytes", doc: "largest request body after decompression"},
+		{key: "ingest.max-reading-bytes", value: &c.ingest.MaxReadingBytes, unit: "bytes", doc: "bound on the bodies of all requests being read and decoded; past it requests are refused with 429"},
+		{key: "ingest.max-event-bytes", value: &c.ingest.MaxEventBytes, unit: "bytes", doc: "largest JSON of one event"},
+		{key: "ingest.max-events", value: &c.ingest.MaxEvents, unit: "events", doc: "most events in one request"},
+		{key: "ingest.max-depth", value: &c.ingest.MaxDepth, unit: "levels", doc: "deepest nesting inside a field"},
+		{key: "ingest.max-age", value: &c.ingest.MaxAge, doc: "how far in the past occurred_at may lie; raise it to import history"},
+		{key: "ingest.max-ahead", value: &c.ingest.MaxAhead, doc: "how far in the future occurred_at may lie, for clocks that are wrong"},
+		{key: "ingest.keep-unknown-fields", value: &c.ingest.KeepUnknownFields, doc: "keep unknown top-level fields under properties; otherwise such an event is rejected, naming the field"},
+		{key: "ingest.cors-origins", value: &c.ingest.CORSOrigins, unit: "origins", doc: "web pages that may post events, as https://shop.example.com, or * for any"},
+		{key: "ingest.tls-cert-file", value: &c.ingest.TLSCertFile, doc: "certificate chain (PEM) to serve HTTPS with; read again when it changes"},
+		{key: "ingest.tls-key-file", value: &c.ingest.TLSKeyFile, doc: "its private key (PEM)"},
+		{key: "ingest.concurrency", value: &c.ingest.Concurrency, unit: "requests", doc: "requests being answered; past it requests are refused with 429"},
+		{key: "ingest.max-connections", value: &c.ingest.MaxConnections, unit: "connections", doc: "open connections; past it a connection is answered 503 and closed"},
+		{key: "ingest.read-timeout", value: &c.ingest.ReadTimeout, doc: "how long a client may take to send one request"},
+		{key: "ingest.idle-timeout", value: &c.ingest.IdleTimeout, doc: "how long a connection may stay open between two requests"},
+		{key: "ingest.write-timeout", value: &c.ingest.WriteTimeout, doc: "how long a client may take to read one answer"},
+		{key: "ingest.answer-timeout", value: &c.ingest.AnswerTimeout, doc: "how long a request waits for the outcome of its events; then it is answered 503 and the outcome is open"},
+
+		{key: "buffer.max-bytes", value: &c.buffer.MaxBytes, unit: "bytes", doc: "bound on the events in memory, from the request until their batch is committed; past it requests are refused with 429"},
+		{key: "buffer.max-events", value: &c.buffer.MaxEvents, unit: "events", doc: "a batch is sealed at so many events"},
+		{key: "buffer.max-batch-bytes", value: &c.buffer.MaxBatchBytes, unit: "bytes", doc: "a batch is sealed at this size"},
+		{key: "buffer.max-wait", value: &c.buffer.MaxWait, doc: "a batch is sealed at this age, while another is being written; otherwise it is written at once"},
+		{key: "buffer.writers", value: &c.buffer.Writers, unit: "writers", doc: "batches written at the same time, one connection each"},
+		{key: "buffer.drain-timeout", value: &c.buffer.DrainTimeout, doc: "how long what is in memory may take to be written when the process stops"},
+
+		{key: "copyin.deadline", value: &c.copyin.Deadline, doc: "bound on writing one batch, with all its retries; then its clients are answered 503"},
+		{key: "copyin.attempt-timeout", value: &c.copyin.AttemptTimeout, doc: "bound on one transaction and every wait in it"},
+		{key: "copyin.dedupe-window", value: &c.copyin.DedupeWindow, doc: "how far around its arrival an event without a time is looked up by its id alone"},
+		{key: "copyin.lookup-first", value: &c.copyin.LookupFirst, unit: "share", doc: "share of recent batches with repeats from which on keys are looked up before COPY: 0 always, above 1 never"},
+
+		{key: "evaluate.max-payload-bytes", value: &c.evaluate.MaxPayloadBytes, unit: "bytes", doc: "largest payload of one message; a larger one is not decided, and counted"},
+
+		{key: "claim.lease", value: &c.claim.Lease, doc: "how long a claimed message belongs to its worker. A worker that is killed delays its messages by this much"},
+		{key: "claim.timeout", value: &c.claim.Timeout, doc: "bound on every statement that claims or records"},
+		{key: "claim.gauge-interval", value: &c.claim.GaugeInterval, doc: "how often the backlog is counted for the metrics"},
+
+		{key: "deliver.poll-interval", value: &c.deliver.PollInterval, doc: "how often the outbox is looked at when nothing woke the dispatcher: the delay of what another node decided"},
+		{key: "deliver.claim-batch", value: &c.deliver.ClaimBatch, unit: "messages", doc: "most messages that one claim takes"},
+		{key: "deliver.max-held", value: &c.deliver.MaxHeld, unit: "messages", doc: "most messages that this process holds leases on"},
+		{key: "deliver.max-bytes", value: &c.deliver.MaxBytes, unit: "bytes", doc: "no more is claimed while the payloads held are over this"},
+		{key: "deliver.record-batch", value: &c.deliver.RecordBatch, unit: "messages", doc: "most results that one statement records"},
+		{key: "deliver.record-wait", value: &c.deliver.RecordWait, doc: "how long a result waits for others to be recorded with"},
+		{key: "deliver.drain-timeout", value: &c.deliver.DrainTimeout, doc: "how long sends under way may take when the process stops; then their connections are closed"},
+		{key: "deliver.allow-networks", value: &c.deliver.AllowNetworks, unit: "networks", doc: "networks such as 10.1.0.0/16 at which every destination may be called although they are not public"},
+
+		{key: "retain.interval", value: &c.retain.Interval, doc: "pause between two passes of housekeeping"},
+		{key: "retain.partitions-ahead", value: &c.retain.PartitionsAhead, unit: "days", doc: "days after today that have their partition of events already"},
+		{key: "retain.events", value: &c.retain.Events, doc: "age at which a day of events is dropped; 0 keeps for ever. Longer than ingest.max-age, or old events would be stored and dropped"},
+		{key: "retain.outbox", value: &c.retain.Outbox, doc: "how long messages stay after they were sent or skipped; 0 keeps for ever"},
+		{key: "retain.dead", value: &c.retain.Dead, doc: "how long messages stay after they were given up; 0 keeps for ever"},
+		{key: "retain.quarantine", value: &c.retain.Quarantine, doc: "how long events stay that PostgreSQL would not store; 0 keeps for ever"},
+		{key: "retain.processed", value: &c.retain.Processed, doc: "how long an idempotent receiver in this database remembers a message; 0 keeps for ever"},
+		{key: "retain.batch-rows", value: &c.retain.BatchRows, unit: "rows", doc: "most rows that one transaction deletes"},
+		{key: "retain.lock-timeout", value: &c.retain.LockTimeout, doc: "longest wait for a lock that others would have to queue behind"},
+		{key: "retain.timeout", value: &c.retain.Timeout, doc: "bound on every transaction of housekeeping"},
 	}
 	for _, s := range table {
 		s.source = "default"
@@ -85,6 +165,8 @@ func (c *config) validate() error {
 	fault(c.drainTimeout <= 0, "drain-timeout: %s; has to be positive", c.drainTimeout)
 	fault(c.readyFill <= 0 || c.readyFill > 1, "admin.ready-fill: %g; has to be over 0 and at most 1", c.readyFill)
 	fault(c.queryConns < 2, "database.connections: %d; has to be at least 2", c.queryConns)
+	fault(c.retain.Events > 0 && c.retain.Events < c.ingest.MaxAge,
+		"retain.events is %s and ingest.max-age %s: events would be stored only to be dropped; raise the first or lower the second", formatDuration(c.retain.Events), formatDuration(c.ingest.MaxAge))
 	fault(len(c.roles) == 0, "roles: empty; give any of %s", strings.Join(allRoles, ", "))
 	for _, r := range c.roles {
 		fault(!slices.Contains(allRoles, r), "roles: unknown role %q%s", r, didYouMean(r, allRoles))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -19,18 +20,18 @@ func configCommand(_ context.Context, args []string, env environment) error {
 	settings, err := readConfig(cfg, "config", `Prints every setting in force and where it comes from: a flag, the environment, the file or the default, in this
 order of precedence. Secrets are masked. The output is a configuration file. With --markdown it prints the table of
 docs/operations.md instead.`, "pipeline config --config pipeline.yaml --buffer.max-wait 2ms", args, env)
-	if err != nil {
-		return err
-	}
-	if markdown {
+	switch {
+	case settings == nil:
+	case markdown:
 		printSettingsTable(env.stdout, settings)
-		return nil
+	default:
+		printSettings(env.stdout, settings) // what is in force helps to find what is wrong with it
 	}
-	printSettings(env.stdout, settings)
-	return nil
+	return err
 }
 
-// readConfig fills cfg for a command that takes every setting, and validates it.
+// readConfig fills cfg for a command that takes every setting, and validates it. It gives no settings where they could
+// not even be read.
 func readConfig(cfg *config, name, about, example string, args []string, env environment) ([]*setting, error) {
 	settings := cfg.settings()
 	rest, help, err := loadSettings(settings, args, env.environ)
@@ -52,8 +53,8 @@ func readConfig(cfg *config, name, about, example string, args []string, env env
 	if len(rest) > 0 {
 		return nil, usageError{fmt.Errorf("unexpected argument %q", rest[0])}
 	}
-	if err := cfg.validate(); err != nil {
-		return nil, usageError{err}
+	if err := errors.Join(cfg.validate(), checkStages(cfg)); err != nil {
+		return settings, usageError{err}
 	}
 	return settings, nil
 }

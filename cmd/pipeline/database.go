@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -122,18 +125,30 @@ func migrate(ctx context.Context, url string, log *slog.Logger) (applied int, er
 	pause := 250 * time.Millisecond
 	for {
 		applied, err := migrateOnce(ctx, cfg)
-		var refused *pgconn.PgError
-		var connect *pgconn.ConnectError
-		// What the server itself says no to, once connected, does not get better by waiting.
-		if err == nil || errors.Is(err, errTooOld) || errors.As(err, &refused) && !errors.As(err, &connect) {
+		if err == nil || !away(err) {
 			return applied, err
 		}
 		if !wait(ctx, pause) {
 			return 0, fmt.Errorf("the database did not answer within database.start-timeout: %w", err)
 		}
-		log.Warn("database does not answer, trying again", "host", cfg.Host, "port", cfg.Port, "database", cfg.Database, "next_try_in", pause, "error", err)
+		log.Warn("database does not answer, trying again", "host", cfg.Host, "port", cfg.Port, "database", cfg.Database, "next_try_in", pause.String(), "error", err)
 		pause = min(2*pause, 5*time.Second)
 	}
+}
+
+// away says whether the database may answer later: it could not be reached, or was lost on the way.
+func away(err error) bool {
+	var connect *pgconn.ConnectError
+	var network net.Error
+	var refused *pgconn.PgError
+	switch {
+	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		return true
+	case errors.As(err, &refused):
+		// Connection failures, and shutting down or starting up.
+		return strings.HasPrefix(refused.Code, "08") || strings.HasPrefix(refused.Code, "57P0")
+	}
+	return false
 }
 
 var errTooOld = errors.New("database: PostgreSQL 14 or newer is needed")

@@ -22,8 +22,8 @@ type stage struct {
 //
 // drain bounds the whole stop. So that one stage that hangs leaves the others time, each may hold up the next for half
 // of what is left; it goes on draining while the next does. A stage that has not ended when the time is up is left
-// behind and named in the error; the process has to exit then.
-func runStages(ctx context.Context, drain time.Duration, log *slog.Logger, stages []stage) error {
+// behind and named in the error; the process has to exit then. left is what was not used of drain.
+func runStages(ctx context.Context, drain time.Duration, log *slog.Logger, stages []stage) (left time.Duration, err error) {
 	type running struct {
 		stage
 		stop context.CancelFunc
@@ -49,7 +49,7 @@ func runStages(ctx context.Context, drain time.Duration, log *slog.Logger, stage
 	var errs []error
 	select {
 	case <-ctx.Done():
-		log.Info("stopping", "drain_timeout", drain)
+		log.Info("stopping", "drain_timeout", drain.String())
 	case r := <-first:
 		if r.err == nil {
 			r.err = errors.New("ended by itself")
@@ -69,9 +69,9 @@ func runStages(ctx context.Context, drain time.Duration, log *slog.Logger, stage
 		patience := time.NewTimer(share)
 		select {
 		case <-r.done:
-			log.Info("drained", "stage", r.name, "after", time.Since(start).Round(time.Millisecond))
+			log.Info("drained", "stage", r.name, "after", time.Since(start).Round(time.Millisecond).String())
 		case <-patience.C:
-			log.Warn("still draining, going on with the next", "stage", r.name, "after", time.Since(start).Round(time.Millisecond))
+			log.Warn("still draining, going on with the next", "stage", r.name, "after", time.Since(start).Round(time.Millisecond).String())
 		}
 		patience.Stop()
 	}
@@ -96,5 +96,5 @@ func runStages(ctx context.Context, drain time.Duration, log *slog.Logger, stage
 	if !expired {
 		group.Wait()
 	}
-	return errors.Join(errs...)
+	return max(0, time.Until(deadline)), errors.Join(errs...)
 }

@@ -28,7 +28,7 @@ func TestStagesStopInOrder(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		if err := runStages(ctx, 10*time.Second, slog.New(slog.DiscardHandler), []stage{drains("a", time.Second), drains("b", 2*time.Second)}); err != nil {
+		if _, err := runStages(ctx, 10*time.Second, slog.New(slog.DiscardHandler), []stage{drains("a", time.Second), drains("b", 2*time.Second)}); err != nil {
 			t.Errorf("runStages: %v", err)
 		}
 		if want := []string{"a told", "a ended", "b told", "b ended"}; !slices.Equal(order, want) {
@@ -41,14 +41,14 @@ func TestStagesStopWhenOneFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
 		drained := false
-		err := runStages(t.Context(), 10*time.Second, slog.New(slog.DiscardHandler), []stage{
+		_, err := runStages(t.Context(), 10*time.Second, slog.New(slog.DiscardHandler), []stage{
 			{"a", func(ctx context.Context) error { <-ctx.Done(); drained = true; return nil }},
 			{"b", func(context.Context) error { return broken }},
 		})
 		if !errors.Is(err, broken) || !strings.HasPrefix(err.Error(), "b: ") || !drained {
 			t.Errorf("runStages = %v, other stage drained: %v", err, drained)
 		}
-		err = runStages(t.Context(), time.Second, slog.New(slog.DiscardHandler), []stage{{"c", func(context.Context) error { return nil }}})
+		_, err = runStages(t.Context(), time.Second, slog.New(slog.DiscardHandler), []stage{{"c", func(context.Context) error { return nil }}})
 		if err == nil {
 			t.Error("a stage that ends by itself has to be a fault")
 		}
@@ -63,7 +63,7 @@ func TestStagesDrainIsBounded(t *testing.T) {
 		start := time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		err := runStages(ctx, 8*time.Second, slog.New(slog.DiscardHandler), []stage{
+		_, err := runStages(ctx, 8*time.Second, slog.New(slog.DiscardHandler), []stage{
 			{"hangs", func(context.Context) error { <-release; return nil }},
 			{"waits", func(ctx context.Context) error { <-ctx.Done(); told = time.Since(start); return nil }},
 		})

@@ -40,6 +40,8 @@ type command struct {
 var commands = []command{
 	{"migrate", "bring the database schema up to date, and end", migrateCommand},
 	{"config", "print the settings in force, and where each comes from", configCommand},
+	{"run", "take events, store them, decide, deliver", runPipeline},
+	{"demo", "play a shop's day through a pipeline of its own, and check the books", demoCommand},
 	{"import", "send a file of events to a running pipeline, resumable", importCommand},
 	{"receiver", "a webhook sink for trials: verifies, deduplicates, fails on demand", receiverCommand},
 	{"version", "print the version", versionCommand},

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/sourcegraph/conc/pool"
+)
+
+const demoAbout = `Plays a day of a small shop, at high speed, through the real door: it starts a pipeline with a private PostgreSQL and a
+receiver that fails now and then, sends the day's events over HTTP, duplicates and faulty ones among them, waits until
+everything that the rules decided is delivered, and checks that the books balance. The exit status is 0 only if they do.`
+
+type demoOptions struct {
+	dir, rules string
+	visits     int
+	seed       uint64
+	keep       bool
+}
+
+func demoCommand(ctx context.Context, args []string, env environment) error {
+	o := demoOptions{}
+	fs := newFlags(env, "demo", demoAbout, "pipeline demo --visits 5000 --keep")
+	fs.StringVar(&o.dir, "data-dir", demoDir(), "`folder` of the demo's own PostgreSQL, logs and settings; made anew each time")
+	fs.StringVar(&o.rules, "rules", filepath.Join("rules", "shop.yaml"), "rules `file`, with destinations named welcome and sales")
+	fs.IntVar(&o.visits, "visits", 3000, "`visits` to the shop, each with about 7 events")
+	fs.Uint64Var(&o.seed, "seed", 1, "`seed` of the day")
+	fs.BoolVar(&o.keep, "keep", false, "stay up until Ctrl-C")
+	rest, err := parseFlags(fs, args)
+	if err != nil {
+		return err
+	}
+	if len(rest) > 0 {
+		return usageError{fmt.Errorf("unexpected argument %q", rest[0])}
+	}
+	if o.visits < 1 || o.visits > 1_000_000 {
+		return usageError{fmt.Errorf("--visits: %d; has to be 1 to 1,000,000", o.visits)}
+	}
+	rules, err := filepath.Abs(o.rules)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(rules); err != nil {
+		return fmt.Errorf("--rules: %w; run the demo in the project's folder, or name the file", err)
+	}
+	o.rules = rules
+	return runDemo(ctx, o, env)
+}
+
+func runDemo(ctx context.Context, o demoOptions, env environment) (err error) {
+	say := func(format string, args ...any) { fmt.Fprintf(env.stdout, format+"\n", args...) }
+	if err := makeDemoDir(o.dir); err != nil {
+		return err
+	}
+	say("demo: starting a receiver that fails now and then, and a pipeline with a PostgreSQL of its own (logs in %s)", o.dir)
+	receiver, err := startChild(ctx, o.dir, "receiver", "receiver: listening on",
+		[]string{"RECEIVER_SECRET=" + demoSecret, "RECEIVER_WEBHOOK_SECRET=" + demoSecret}, "receiver", "--listen", "127.0.0.1:0",
+		"--fail-rate", "0.1", "--lose-answers", "0.05", "--delay", "2ms", "--seed", fmt.Sprint(o.seed))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, receiver.stop()) }()
+	settings, err := writeDemoSettings(o, receiver.url)
+	if err != nil {
+		return err
+	}
+	pipe, err := startChild(ctx, o.dir, "pipeline", "taking events", nil, "run", "--config", settings, "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, pipe.stop()) }()
+	if err := awaitReady(ctx, pipe.adminURL); err != nil {
+		return fmt.Errorf("%w; see %s", err, pipe.log)
+	}
+
+	day := makeShopDay(o.seed, o.visits, time.Now().UTC())
+	say("demo: playing a day: %d events, of which %d are repeats and %d faulty", len(day.lines), day.repeats, day.bad)
+	sent, took, err := playDay(ctx, day, pipe.url)
+	if err != nil {
+		return err
+	}
+	say("demo: acknowledged in %s, %.0f events a second; waiting for the deliveries", took.Round(time.Millisecond), float64(len(day.lines))/took.Seconds())
+
+	r := demoReport{day: day, sent: sent}
+	if err := r.collect(ctx, pipe, receiver); err != nil {
+		return err
+	}
+	r.print(env.stdout)
+	faults := r.faults()
+	for _, f := range faults {
+		say("  WRONG: %s", f)
+	}
+	if len(faults) > 0 {
+		return errors.New("the books do not balance")
+	}
+	say("  the books balance\n")
+	if o.keep {
+		r.printGoOn(env.stdout, pipe, receiver)
+		say("\nStaying up until Ctrl-C.")
+		<-ctx.Done()
+		return nil
+	}
+	printRestart(env.stdout, o, receiver)
+	return nil
+}
+
+// playDay posts the day as several clients at once would, and says what the pipeline answered.
+func playDay(ctx context.Context, day *shopDay, url string) (sent importBatch, took time.Duration, err error) {
+	sender := &importSender{endpoint: url, retryFor: time.Minute, client: &http.Client{Timeout: time.Minute}, notice: func(string) {}}
+	var batches []*importBatch
+	for i, line := range day.lines {
+		if i%100 == 0 {
+			batches = append(batches, &importBatch{})
+		}
+		b := batches[len(batches)-1]
+		b.events, b.lines = append(b.events, []byte(line)), append(b.lines, int64(i+1))
+	}
+	start := time.Now()
+	clients := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError().WithMaxGoroutines(8)
+	for _, b := range batches {
+		clients.Go(func(ctx context.Context) error { return sender.send(ctx, b) })
+	}
+	if err := clients.Wait(); err != nil {
+		return sent, 0, err
+	}
+	for _, b := range batches {
+		sent.stored, sent.duplicate, sent.rejected = sent.stored+b.stored, sent.duplicate+b.duplicate, append(sent.rejected, b.rejected...)
+	}
+	return sent, time.Since(start), nil
+}
+
+// demoReport is everything that the demo learned, from four sides: what was made, what the pipeline answered and
+// counted, what the database holds, and what the receiver got.
+type demoReport struct {
+	day      *shopDay
+	sent     importBatch
+	metrics  samples
+	books    tenantBooks
+	outbox   outboxBooks
+	events   int64
+	receiver receiverStats
+}
+
+// collect waits until everything decided has been delivered, and reads the books.
+func (r *demoReport) collect(ctx context.Context, pipe, receiver *child) error {
+	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, pipe.databaseURL)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	for {
+		if r.outbox, r.events, err = readOutboxBooks(ctx, conn); err != nil {
+			return err
+		}
+		if r.outbox.open() == 0 {
+			break
+		}
+		if !wait(ctx, 100*time.Millisecond) {
+			return fmt.Errorf("%d messages were not delivered in time; see %s", r.outbox.open(), pipe.log)
+		}
+	}
+	if r.metrics, err = scrape(ctx, pipe.adminURL); err != nil {
+		return err
+	}
+	r.books = booksOf(r.metrics, "1")
+	return fetchJSON(ctx, receiver.url+"/stats", &r.receiver)
+}
+
+// faults compares the sides; none means that the books balance.
+func (r *demoReport) faults() (faults []string) {
+	same := func(what string, a, b int64) {
+		if a != b {
+			faults = append(faults, fmt.Sprintf("%s: %d and %d", what, a, b))
+		}
+	}
+	b := r.books
+	same("events made that can be stored, and stored", int64(r.day.valid), r.sent.stored)
+	same("repeats made, and answered as duplicate", int64(r.day.repeats), r.sent.duplicate)
+	same("faulty events made, and answered as rejected", int64(r.day.bad), int64(len(r.sent.rejected)))
+	same("received, and stored + duplicate + rejected + refused + in flight", int64(b.received), int64(b.received-b.difference()))
+	same("events sent and received", int64(len(r.day.lines)), int64(b.received-b.refused-b.failed))
+	same("stored as counted, and rows of events", int64(b.stored), r.events)
+	same("decided as counted, and rows of the outbox", int64(r.metrics.sum("pipeline_evaluate_decided_messages_total", "")), r.outbox.total())
+	same("signups, and welcomes decided", int64(r.day.signups), int64(r.metrics.sum("pipeline_evaluate_decided_messages_total", `rule="shop/welcome"`)))
+	same("sent, and distinct messages at the receiver", r.outbox.sent, r.receiver.Accepted)
+	same("messages given up", 0, r.outbox.dead)
+	same("signatures that did not fit", 0, r.receiver.BadSignatures)
+	if r.day.big > 0 && r.metrics.sum("pipeline_evaluate_decided_messages_total", `rule="shop/big-purchase"`) == 0 {
+		faults = append(faults, fmt.Sprintf("%d big purchases, and the sales team was told about none", r.day.big))
+	}
+	return faults
+}
+
+func (r *demoReport) print(w io.Writer) {
+	b := r.books
+	fmt.Fprintf(w, `
+  received  %6.0f events
+  = stored  %6.0f   (%d rows in PostgreSQL)
+  + repeats %6.0f   (answered as duplicate, stored once)
+  + refused %6.0f   (to be sent again, and were)
+  + faulty  %6.0f   (refused by index, neighbours unharmed), for example:
+`, b.received, b.stored, r.events, b.duplicate, b.refused+b.failed, b.rejected+b.quarantined)
+	for i, line := range r.sent.rejected {
+		if i == 3 {
+			break
+		}
+		fmt.Fprintf(w, "                    %s: %s\n", line.Field, line.Reason)
+	}
+	fmt.Fprintf(w, `
+  decided   %6d messages: %d signups, each welcomed once; %d purchases of 500.00 or more, at most one alert in 15 minutes
+  = sent    %6d   (the receiver got %d requests: failed %d of them, lost the answer to %d, knew %d by their key)
+  + skipped %6d
+  + dead    %6d
+
+`, r.outbox.total(), r.day.signups, r.day.big, r.outbox.sent, r.receiver.Requests, r.receiver.Failed, r.receiver.AnswersLost, r.receiver.Duplicates,
+		r.outbox.skipped, r.outbox.dead)
+}

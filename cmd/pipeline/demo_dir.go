@@ -1,0 +1,117 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+const (
+	demoSecretFile  = "secret"
+	demoSecret      = "whsec_ZGVtby1vbmx5LWRlbW8tb25seS1kZW1vLW9ubHk="
+	demoDestination = `# Written by "pipeline demo". Both destinations are the demo's receiver, which fails now and then, so retries come soon.
+destinations:
+`
+)
+
+// demoDir is .pipeline/demo, unless we are root and PostgreSQL, which then runs as another user, could not get there.
+func demoDir() string {
+	dir := filepath.Join(".pipeline", "demo")
+	at, err := filepath.Abs(".")
+	if os.Getuid() != 0 || err != nil {
+		return dir
+	}
+	for ; ; at = filepath.Dir(at) {
+		info, err := os.Stat(at)
+		if err != nil || info.Mode()&0o001 == 0 {
+			return filepath.Join(os.TempDir(), "sluice-demo")
+		}
+		if at == filepath.Dir(at) {
+			return dir
+		}
+	}
+}
+
+// makeDemoDir makes the demo's folder anew. It removes only what an earlier demo made, and not while that runs.
+func makeDemoDir(dir string) error {
+	_, err := os.Stat(dir)
+	if err == nil {
+		if _, err := os.Stat(filepath.Join(dir, demoSecretFile)); err != nil {
+			return fmt.Errorf("%s exists and was not made by a demo; name another --data-dir", dir)
+		}
+		if text, err := os.ReadFile(filepath.Join(dir, "postgres", "postmaster.pid")); err == nil {
+			first, _, _ := strings.Cut(string(text), "\n")
+			pid, err := strconv.Atoi(strings.TrimSpace(first))
+			if err == nil && pid > 0 && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+				return fmt.Errorf("a PostgreSQL (process %d) runs in %s: end that demo or pipeline first", pid, dir)
+			}
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil { // PostgreSQL may run as another user and has to pass
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, demoSecretFile), []byte(demoSecret), 0o600)
+}
+
+// writeDemoSettings writes the files with which the demo's pipeline, and later any other, can be started.
+func writeDemoSettings(o demoOptions, receiver string) (settings string, err error) {
+	dir, err := filepath.Abs(o.dir)
+	if err != nil {
+		return "", err
+	}
+	destinations := demoDestination
+	for _, name := range []string{"welcome", "sales"} {
+		destinations += fmt.Sprintf(`  - name: %s
+    url: %s/%s
+    allow_private: true  # a receiver on this machine
+    secret_file: %s
+    attempts: 12
+    retry: [200ms, 400ms, 800ms, 1s]
+`, name, receiver, name, strconv.Quote(filepath.Join(dir, demoSecretFile)))
+	}
+	if err := os.WriteFile(filepath.Join(dir, "destinations.yaml"), []byte(destinations), 0o600); err != nil {
+		return "", err
+	}
+	settings = filepath.Join(dir, "pipeline.yaml")
+	return settings, os.WriteFile(settings, fmt.Appendf(nil, `# Written by "pipeline demo".
+data-dir: %s
+rules: %s
+destinations: %s
+`, strconv.Quote(dir), strconv.Quote(o.rules), strconv.Quote(filepath.Join(dir, "destinations.yaml"))), 0o600)
+}
+
+const demoCurl = `  curl -s %[1]s --json '{"event_id":"try-1","event_name":"signup_completed","user_id":"you"}'
+  curl -s %[1]s --json '{"event_id":"try-1","event_name":"signup_completed","user_id":"you"}'   # again: a duplicate
+  curl -s %[2]s/messages      # what the receiver got
+  curl -s %[2]s/stats
+  curl -s %[3]s/metrics | grep ^pipeline_
+`
+
+func (r *demoReport) printGoOn(w io.Writer, pipe, receiver *child) {
+	fmt.Fprintf(w, "Go on with:\n"+demoCurl, pipe.url, receiver.url, pipe.adminURL)
+}
+
+// printRestart tells how to go on after the demo's processes have ended, with its data.
+func printRestart(w io.Writer, o demoOptions, receiver *child) {
+	address := strings.TrimPrefix(receiver.url, "http://")
+	fmt.Fprintf(w, `Go on with its data, in two terminals:
+  RECEIVER_SECRET=$(cat %[1]s/secret) bin/pipeline receiver --listen %[2]s
+  bin/pipeline run --config %[1]s/pipeline.yaml
+and in a third:
+`, o.dir, address)
+	fmt.Fprintf(w, demoCurl, "http://127.0.0.1:8080/v1/events", receiver.url, "http://127.0.0.1:9090")
+}

@@ -1,0 +1,241 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// asProgram in the environment makes the test binary be the program, so that tests start real processes of the code
+// under test, with the race detector where the tests have it.
+const asProgram = "SLUICE_TEST_BINARY_IS_THE_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		return
+	}
+	os.Setenv(asProgram, "1")
+	os.Exit(m.Run())
+}
+
+// startNode runs "pipeline run" on free ports. The node is killed at the end of the test if it still runs.
+func startNode(t *testing.T, url string, args ...string) *child {
+	t.Helper()
+	all := []string{"run", "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json"}
+	if url != "" {
+		all = append(all, "--database-url", url)
+	}
+	return startProcess(t, "taking events", append(all, args...)...)
+}
+
+func startProcess(t *testing.T, ready string, args ...string) *child {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	c, err := startChild(ctx, t.TempDir(), args[0], ready, nil, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		kill(t, c)
+		if t.Failed() {
+			t.Logf("the end of the log of %s:\n%s", args[0], lastLines(c.log, 30))
+		}
+	})
+	return c
+}
+
+func kill(t *testing.T, c *child) {
+	t.Helper()
+	if err := c.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		t.Error(err)
+	}
+	c.done <- <-c.done
+}
+
+// exit waits for the process and gives its exit status; -1 is a signal.
+func exit(t *testing.T, c *child, within time.Duration) int {
+	t.Helper()
+	select {
+	case err := <-c.done:
+		c.done <- err
+		var status *exec.ExitError
+		if errors.As(err, &status) {
+			return status.ExitCode()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return 0
+	case <-time.After(within):
+		t.Fatalf("the process did not end within %s", within)
+		return 0
+	}
+}
+
+func signalNode(t *testing.T, c *child, s syscall.Signal) {
+	t.Helper()
+	if err := c.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// logged waits for a text in the log.
+func logged(t *testing.T, c *child, text string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%q in the log", text), func() bool {
+		log, err := os.ReadFile(c.log)
+		return err == nil && strings.Contains(string(log), text)
+	})
+}
+
+// reply is the answer to a POST of events, or err.
+type reply struct {
+	status     int
+	retryAfter string
+	answer
+	err error
+}
+
+func postEvents(client *http.Client, url string, events ...string) (r reply) {
+	res, err := client.Post(url, "application/x-ndjson", strings.NewReader(strings.Join(events, "\n")))
+	if err != nil {
+		return reply{err: err}
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return reply{err: err}
+	}
+	r.status, r.retryAfter = res.StatusCode, res.Header.Get("Retry-After")
+	r.err = json.Unmarshal(body, &r.answer)
+	return r
+}
+
+// client has connections of its own, as many as asked for at once.
+func client(t *testing.T) *http.Client {
+	transport := &http.Transport{MaxIdleConnsPerHost: 1000}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport, Timeout: time.Minute}
+}
+
+// testEvent is a signup of a user of its own; its id and time are fixed, so repeats are recognised.
+func testEvent(id string, at time.Time) string {
+	return fmt.Sprintf(`{"event_id":%q,"event_name":"signup_completed","occurred_at":%q,"user_id":%q,"properties":{"plan":"free"}}`,
+		id, at.UTC().Format(time.RFC3339Nano), "user-"+id)
+}
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(context.WithoutCancel(t.Context())) })
+	return conn
+}
+
+// stored counts the rows of each client id.
+func stored(t *testing.T, conn *pgx.Conn) map[string]int {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), `select client_id, count(*) from events group by client_id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int{}
+	var id string
+	var n int
+	if _, err := pgx.ForEachRow(rows, []any{&id, &n}, func() error { found[id] = n; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// checkOnce fails unless every acknowledged id is stored exactly once and nothing is stored twice.
+func checkOnce(t *testing.T, acknowledged map[string]bool, found map[string]int) {
+	t.Helper()
+	lost, doubled := 0, 0
+	for id := range acknowledged {
+		if found[id] == 0 {
+			lost++
+		}
+	}
+	for _, n := range found {
+		if n > 1 {
+			doubled++
+		}
+	}
+	if lost > 0 || doubled > 0 {
+		t.Errorf("of %d acknowledged events %d are lost, and %d are stored more than once", len(acknowledged), lost, doubled)
+	}
+}
+
+func query1(t *testing.T, conn *pgx.Conn, sql string) (n int64) {
+	t.Helper()
+	if err := conn.QueryRow(t.Context(), sql).Scan(&n); err != nil {
+		t.Fatalf("%v in %s", err, sql)
+	}
+	return n
+}
+
+func nodeSamples(t *testing.T, c *child) samples {
+	t.Helper()
+	s, err := scrape(t.Context(), c.adminURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// writeRules gives the flags for the shop's rules with a destination at url.
+func writeRules(t *testing.T, url string, retry string) []string {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "destinations.yaml")
+	var b bytes.Buffer
+	b.WriteString("destinations:\n")
+	for _, name := range []string{"welcome", "sales"} {
+		fmt.Fprintf(&b, "  - {name: %s, url: %q, allow_private: true, secret_file: %q, timeout: 2s, prefetch: 1, retry: %s, attempts: 50}\n",
+			name, url, filepath.Join(dir, "secret"), retry)
+	}
+	for name, text := range map[string]string{file: b.String(), filepath.Join(dir, "secret"): demoSecret} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return []string{"--rules", "../../rules/shop.yaml", "--destinations", file, "--claim.lease", "5s", "--claim.timeout", "2s"}
+}
+
+func isSeconds(s string) bool {
+	n, err := strconv.Atoi(s)
+	return err == nil && n >= 1
+}
+
+// publicDir is a folder that PostgreSQL can enter when the tests run as root and it runs as another user.
+func publicDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sluice-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+)
+
+const runAbout = `Takes events at POST /v1/events, stores them, decides by the rules, and delivers. Without a database-url it makes a
+private PostgreSQL under data-dir. Several processes may share one database, each with any of the roles.
+
+SIGTERM and SIGINT drain, from the socket inwards, for at most drain-timeout; exit status 0 says that all was done in
+time. A second signal stops at once, with 128 + its number; nothing that was acknowledged is lost by that either.`
+
+func runPipeline(ctx context.Context, args []string, env environment) error {
+	cfg := defaultConfig()
+	settings, err := readConfig(cfg, "run", runAbout, "pipeline run --rules rules/shop.yaml --destinations destinations.yaml", args, env)
+	if err != nil {
+		return err
+	}
+	log := newLogger(env, cfg)
+	logSettings(log, settings)
+	return run(ctx, cfg, log)
+}
+
+// run is the process: the admin address first, so that the start can be watched; then the database, the stages, and the
+// stop in the opposite direction.
+func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
+	reg := newRegistry()
+	ready := &readiness{}
+	admin, err := net.Listen("tcp", cfg.adminListen)
+	if err != nil {
+		return fmt.Errorf("admin.listen: %w", err)
+	}
+	adminCtx, stopAdmin := context.WithCancel(context.WithoutCancel(ctx))
+	adminDone := make(chan error, 1)
+	go func() { adminDone <- serveHTTP(adminCtx, admin, adminHandler(reg, ready, log), time.Second) }()
+	defer func() {
+		stopAdmin()
+		err = errors.Join(err, <-adminDone)
+	}()
+	log.Info("admin address", "url", "http://"+admin.Addr().String(), "paths", "/healthz /readyz /metrics /debug/pprof/")
+
+	db, err := openDatabase(ctx, cfg, log)
+	if err != nil {
+		if ctx.Err() != nil {
+			return errors.New("stopped while starting")
+		}
+		return err
+	}
+	left := cfg.drainTimeout
+	defer func() {
+		// At least a moment, so that a private PostgreSQL gets its signal even where draining took all the time.
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(left, time.Second))
+		defer cancel()
+		err = errors.Join(err, db.close(limit))
+		if err == nil {
+			log.Info("stopped")
+		}
+	}()
+
+	p, err := db.openPools(cfg, reg)
+	if err != nil {
+		return err
+	}
+	made, err := build(cfg, p, reg, log)
+	if err != nil {
+		return err
+	}
+	var door net.Listener
+	if made.server != nil {
+		if door, err = net.Listen("tcp", cfg.listen); err != nil {
+			return fmt.Errorf("listen: %w", err)
+		}
+		scheme := "http"
+		if cfg.ingest.TLSCertFile != "" {
+			scheme = "https"
+		}
+		log.Info("taking events", "url", scheme+"://"+door.Addr().String()+"/v1/events")
+	}
+	checks := []func(context.Context) error{func(ctx context.Context) error {
+		if err := p.query.Ping(ctx); err != nil {
+			return fmt.Errorf("database: %w", err)
+		}
+		return nil
+	}}
+	if made.buffer != nil {
+		checks = append(checks, func(context.Context) error {
+			if fill := made.buffer.Fill(); fill > cfg.readyFill {
+				return fmt.Errorf("buffer: %.0f %% full (admin.ready-fill is %g)", 100*fill, cfg.readyFill)
+			}
+			return nil
+		})
+	}
+	ready.started(checks...)
+	stopNotice := context.AfterFunc(ctx, func() { ready.draining.Store(true) })
+	defer stopNotice()
+	left, err = runStages(ctx, cfg.drainTimeout, log, made.stages(door))
+	return err
+}

@@ -1,0 +1,469 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"sluice/internal/pgtest"
+	"sluice/pipeline/inbox"
+)
+
+// The promises of docs/design.md, on real processes.
+
+// Killed at random moments under load, the program has stored every event that it acknowledged, once, and decided about
+// each once.
+func TestAcknowledgedSurvivesSIGKILL(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	receiver := startReceiver(t, receiverOptions{keepKeys: 1_000_000})
+	rules := writeRules(t, receiver.URL, "[100ms]")
+	at := time.Now()
+	var mu sync.Mutex
+	acknowledged := map[string]bool{}
+	var next atomic.Int64
+	var pending [][]string // batches without an answer; clients send them again
+	for round := range 4 {
+		node := startNode(t, url, rules...)
+		c := client(t)
+		var clients sync.WaitGroup
+		for range 4 {
+			clients.Go(func() {
+				for {
+					mu.Lock()
+					var ids []string
+					if len(pending) > 0 {
+						ids, pending = pending[0], pending[1:]
+					}
+					mu.Unlock()
+					for len(ids) < 20 {
+						ids = append(ids, fmt.Sprintf("e%d", next.Add(1)))
+					}
+					var events []string
+					for _, id := range ids {
+						events = append(events, testEvent(id, at))
+					}
+					r := postEvents(c, node.url, events...)
+					mu.Lock()
+					if r.err == nil && r.status == 200 && r.Stored+r.Duplicate == 20 {
+						for _, id := range ids {
+							acknowledged[id] = true
+						}
+						mu.Unlock()
+						continue
+					}
+					pending = append(pending, ids)
+					mu.Unlock()
+					if r.err != nil {
+						return // the node is gone
+					}
+				}
+			})
+		}
+		before := len(acknowledged)
+		eventually(t, "the node acknowledges", func() bool { mu.Lock(); defer mu.Unlock(); return len(acknowledged) > before })
+		time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond) // any moment will do
+		kill(t, node)
+		clients.Wait()
+		t.Logf("round %d: %d events acknowledged so far", round, len(acknowledged))
+	}
+	conn := connect(t, url)
+	found := stored(t, conn)
+	checkOnce(t, acknowledged, found)
+	if got := query1(t, conn, `select count(*) from outbox where rule_id = 'shop/welcome'`); got != int64(len(found)) {
+		t.Errorf("%d signups are stored and %d welcomes decided; want one for each", len(found), got)
+	}
+	// What the dead nodes had leased and what was never tried is delivered by the next.
+	node := startNode(t, url, rules...)
+	eventually(t, "everything decided is sent", func() bool {
+		return query1(t, conn, `select count(*) from outbox where status <> 'sent'`) == 0
+	})
+	var stats receiverStats
+	getJSON(t, receiver.URL+"/stats", &stats)
+	if stats.Accepted != int64(len(found)) {
+		t.Errorf("the receiver took %d distinct messages, want %d", stats.Accepted, len(found))
+	}
+	signalNode(t, node, syscall.SIGTERM)
+	if got := exit(t, node, time.Minute); got != 0 {
+		t.Errorf("exit status %d after SIGTERM, want 0", got)
+	}
+}
+
+// SIGTERM under 200 connections: exit status 0, what is acknowledged is stored, and what is stored was acknowledged.
+func TestSIGTERMDrains(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	node := startNode(t, url)
+	c := client(t)
+	at := time.Now()
+	var mu sync.Mutex
+	acknowledged := map[string]bool{}
+	var clients sync.WaitGroup
+	for i := range 200 {
+		clients.Go(func() {
+			for n := 0; ; n++ {
+				id := fmt.Sprintf("c%d-%d", i, n)
+				r := postEvents(c, node.url, testEvent(id, at))
+				if r.err != nil || r.status == 503 {
+					return
+				}
+				if r.status != 200 || r.Stored != 1 {
+					t.Errorf("status %d, %+v", r.status, r.answer)
+					return
+				}
+				mu.Lock()
+				acknowledged[id] = true
+				mu.Unlock()
+			}
+		})
+	}
+	eventually(t, "all connections are at work", func() bool { mu.Lock(); defer mu.Unlock(); return len(acknowledged) > 1000 })
+	signalNode(t, node, syscall.SIGTERM)
+	if got := exit(t, node, time.Minute); got != 0 {
+		t.Errorf("exit status %d, want 0", got)
+	}
+	clients.Wait()
+	found := stored(t, connect(t, url))
+	checkOnce(t, acknowledged, found)
+	unanswered := 0
+	for id := range found {
+		if !acknowledged[id] {
+			unanswered++
+		}
+	}
+	if unanswered > 0 {
+		t.Errorf("%d events are stored whose clients got no answer", unanswered)
+	}
+}
+
+// lockEvents makes every write wait until the returned func is called.
+func lockEvents(t *testing.T, url string) (unlock func()) {
+	t.Helper()
+	conn := connect(t, url)
+	if _, err := conn.Exec(t.Context(), `begin; lock table events in access exclusive mode`); err != nil {
+		t.Fatal(err)
+	}
+	return sync.OnceFunc(func() {
+		if _, err := conn.Exec(t.Context(), `rollback`); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestSecondSignalStopsAtOnce(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	node := startNode(t, url, "--drain-timeout", "10m", "--buffer.drain-timeout", "10m")
+	unlock := lockEvents(t, url)
+	defer unlock()
+	answered := make(chan reply, 1)
+	go func() { answered <- postEvents(client(t), node.url, testEvent("x", time.Now())) }()
+	eventually(t, "the event is in the buffer", func() bool { return nodeSamples(t, node).sum("pipeline_buffer_in_flight_events", "") == 1 })
+	signalNode(t, node, syscall.SIGTERM)
+	logged(t, node, `"msg":"stopping"`)
+	signalNode(t, node, syscall.SIGTERM)
+	if got := exit(t, node, 30*time.Second); got != 128+int(syscall.SIGTERM) {
+		t.Errorf("exit status %d, want %d", got, 128+int(syscall.SIGTERM))
+	}
+	if r := <-answered; r.err == nil && r.status == 200 {
+		t.Error("an event was acknowledged that could not be stored")
+	}
+}
+
+// A database that answers nothing any more can't keep the process from ending.
+func TestShutdownEndsWhenPostgresHangs(t *testing.T) {
+	t.Parallel()
+	proxy := pgtest.NewProxy(t, pgtest.URL(t))
+	receiver := startReceiver(t, receiverOptions{})
+	node := startNode(t, proxy.URL(), append(writeRules(t, receiver.URL, "[100ms]"), "--drain-timeout", "3s")...)
+	c := client(t)
+	if r := postEvents(c, node.url, testEvent("before", time.Now())); r.status != 200 {
+		t.Fatalf("%+v", r)
+	}
+	proxy.SetBlackHole(true)
+	answered := make(chan reply, 1)
+	go func() { answered <- postEvents(c, node.url, testEvent("into the hole", time.Now())) }()
+	eventually(t, "the event is in the buffer", func() bool { return nodeSamples(t, node).sum("pipeline_buffer_in_flight_events", "") == 1 })
+	start := time.Now()
+	signalNode(t, node, syscall.SIGTERM)
+	if got := exit(t, node, time.Minute); got != 1 {
+		t.Errorf("exit status %d, want 1: not everything was drained", got)
+	}
+	t.Logf("ended %s after SIGTERM, with a drain-timeout of 3 s", time.Since(start).Round(time.Millisecond))
+	if r := <-answered; r.err == nil && r.status == 200 {
+		t.Error("an event was acknowledged that could not be stored")
+	}
+}
+
+// Received = stored + duplicate + rejected + refused + failed + in flight, and decided = sent + skipped + dead + due +
+// leased, with good, repeated, faulty and refused events and a receiver that fails.
+func TestBooksBalance(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	verifier, err := inbox.NewStandardWebhooks(demoSecret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain, err := inbox.NewXSignature(demoSecret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	receiver := startReceiver(t, receiverOptions{failRate: 0.2, loseAnswers: 0.1, keepKeys: 100_000, verifiers: []inbox.Verifier{verifier, plain}})
+	node := startNode(t, url, append(writeRules(t, receiver.URL, "[50ms]"), "--buffer.max-bytes", "128KiB", "--buffer.max-batch-bytes", "64KiB")...)
+	conn := connect(t, url)
+	at := time.Now()
+	c := client(t)
+	var refused atomic.Int64
+	var clients sync.WaitGroup
+	for i := range 16 {
+		clients.Go(func() {
+			for n := range 30 {
+				var events []string
+				for e := range 10 {
+					events = append(events, testEvent(fmt.Sprintf("c%d-%d-%d", i, n, e), at))
+				}
+				events = append(events, events[0], `{"event_name":""}`, `{"event_name":"x","properties":{"a":"\u0000"}}`)
+				for {
+					r := postEvents(c, node.url, events...)
+					if r.err != nil || r.status == 200 {
+						if r.err != nil || r.Duplicate < 1 || r.Rejected != 2 {
+							t.Errorf("status %d, %+v, %v", r.status, r.answer, r.err)
+						}
+						break
+					}
+					if r.status != 429 || !isSeconds(r.retryAfter) {
+						t.Errorf("status %d, Retry-After %q; want 429 with seconds", r.status, r.retryAfter)
+						return
+					}
+					refused.Add(1)
+					time.Sleep(10 * time.Millisecond) // sooner than asked for, so that more is refused
+				}
+			}
+		})
+	}
+	// The books balance at any moment, not only at rest, but for what changes between two reads of a page.
+	clients.Wait()
+	var outbox outboxBooks
+	var events int64
+	eventually(t, "everything decided is delivered", func() bool {
+		if outbox, events, err = readOutboxBooks(t.Context(), conn); err != nil {
+			t.Fatal(err)
+		}
+		return outbox.open() == 0
+	})
+	s := nodeSamples(t, node)
+	b := booksOf(s, "1")
+	if b.difference() != 0 || b.inFlight != 0 || b.received == 0 {
+		t.Errorf("the books differ by %g: %+v", b.difference(), b)
+	}
+	if refused.Load() > 0 != (b.refused > 0) {
+		t.Errorf("%d requests were refused, %g events by the books", refused.Load(), b.refused)
+	}
+	if events != int64(b.stored) || events != 16*30*10 {
+		t.Errorf("%d rows, %g stored by the books, want %d", events, b.stored, 16*30*10)
+	}
+	decided := int64(s.sum("pipeline_evaluate_decided_messages_total", ""))
+	if decided != outbox.total() || decided != events || outbox.sent != decided {
+		t.Errorf("%d decided, outbox %+v, want %d of them sent", decided, outbox, events)
+	}
+	var stats receiverStats
+	getJSON(t, receiver.URL+"/stats", &stats)
+	if stats.Accepted != outbox.sent || stats.BadSignatures != 0 || stats.Failed == 0 || stats.Duplicates == 0 {
+		t.Errorf("receiver %+v; want %d accepted", stats, outbox.sent)
+	}
+}
+
+// While the database takes nothing, what does not fit into the buffer is refused and not queued, readiness says why, and
+// what was taken is stored once the database goes on.
+func TestFullBufferAnswersAtOnce(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	node := startNode(t, url, "--buffer.max-bytes", "64KiB", "--buffer.max-batch-bytes", "32KiB", "--admin.ready-fill", "0.5")
+	unlock := lockEvents(t, url)
+	defer unlock()
+	c := client(t)
+	at := time.Now()
+	answers := make(chan reply, 50)
+	var waiting sync.WaitGroup
+	for i := range 50 {
+		waiting.Go(func() {
+			var events []string
+			for e := range 20 {
+				events = append(events, testEvent(fmt.Sprintf("%d-%d", i, e), at))
+			}
+			answers <- postEvents(c, node.url, events...)
+		})
+	}
+	// All but what fits is answered while nothing can be stored.
+	fits := 64 << 10 / (20 * 350)
+	for range 50 - fits - 1 {
+		if r := <-answers; r.err != nil || r.status != 429 || !isSeconds(r.retryAfter) {
+			t.Fatalf("status %d, Retry-After %q, %v; want 429 with seconds", r.status, r.retryAfter, r.err)
+		}
+	}
+	res, err := http.Get(node.adminURL + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(res.Body)
+	res.Body.Close()
+	if res.StatusCode != 503 || !strings.Contains(string(body), "buffer") {
+		t.Errorf("readyz with a full buffer: %d %q, want 503 and the reason", res.StatusCode, body)
+	}
+	unlock()
+	waiting.Wait()
+	close(answers)
+	taken := int64(0)
+	for r := range answers {
+		if r.status == 200 {
+			taken += r.Stored
+		} else if r.status != 429 {
+			t.Errorf("status %d, %v", r.status, r.err)
+		}
+	}
+	if got := query1(t, connect(t, url), `select count(*) from events`); got != taken || taken == 0 {
+		t.Errorf("%d events stored, %d acknowledged", got, taken)
+	}
+	eventually(t, "the node is ready again", func() bool {
+		res, err := http.Get(node.adminURL + "/readyz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		return res.StatusCode == 200
+	})
+}
+
+// Two nodes that get the same batches, in opposite order and at the same time, store each event once and never lock
+// each other out.
+func TestTwoNodesOverlappingBatches(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	nodes := []*child{startNode(t, url), startNode(t, url)}
+	at := time.Now()
+	const events = 2000
+	var forth []string
+	for i := range events {
+		forth = append(forth, testEvent(fmt.Sprintf("e%d", i), at))
+	}
+	back := slices.Clone(forth)
+	slices.Reverse(back)
+	var total, answered atomic.Int64
+	var clients sync.WaitGroup
+	for n, node := range nodes {
+		for w := range 4 {
+			list := forth
+			if (n+w)%2 == 1 {
+				list = back
+			}
+			clients.Go(func() {
+				c := client(t)
+				for i := 0; i < events; i += 100 {
+					r := postEvents(c, node.url, list[i:i+100]...)
+					if r.err != nil || r.status != 200 || r.Stored+r.Duplicate != 100 {
+						t.Errorf("status %d, %+v, %v", r.status, r.answer, r.err)
+						return
+					}
+					total.Add(r.Stored)
+					answered.Add(100)
+				}
+			})
+		}
+	}
+	clients.Wait()
+	if got := query1(t, connect(t, url), `select count(*) from events`); got != events || total.Load() != events {
+		t.Errorf("%d rows, %d acknowledged as stored, want %d of each", got, total.Load(), events)
+	}
+	for _, node := range nodes {
+		if got := nodeSamples(t, node).sum("pipeline_copyin_retries_total", `cause="deadlock"`); got != 0 {
+			t.Errorf("%g deadlocks", got)
+		}
+	}
+}
+
+// A node that is killed while its messages wait for an answer leaves them to the next, which delivers them with the same
+// key.
+func TestUnfinishedLeaseIsPickedUp(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	var mu sync.Mutex
+	keys := map[string]int{}
+	hold := true
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		mu.Lock()
+		keys[r.Header.Get("Idempotency-Key")]++
+		held := hold
+		mu.Unlock()
+		if held {
+			<-r.Context().Done()
+		}
+	}))
+	defer receiver.Close()
+	rules := writeRules(t, receiver.URL, "[100ms]")
+	first := startNode(t, url, rules...)
+	var events []string
+	for i := range 20 {
+		events = append(events, testEvent(fmt.Sprint(i), time.Now()))
+	}
+	if r := postEvents(client(t), first.url, events...); r.status != 200 || r.Stored != 20 {
+		t.Fatalf("%+v", r)
+	}
+	eventually(t, "all are being sent", func() bool { mu.Lock(); defer mu.Unlock(); return len(keys) == 20 })
+	kill(t, first)
+	mu.Lock()
+	hold = false
+	mu.Unlock()
+	startNode(t, url, rules...)
+	conn := connect(t, url)
+	eventually(t, "all are sent", func() bool { return query1(t, conn, `select count(*) from outbox where status = 'sent'`) == 20 })
+	mu.Lock()
+	defer mu.Unlock()
+	if len(keys) != 20 {
+		t.Errorf("%d different keys for 20 messages", len(keys))
+	}
+}
+
+// Without a database the program makes its own, keeps what it stored over SIGKILL, and refuses to share it.
+func TestEmbeddedPostgresDefault(t *testing.T) {
+	t.Parallel()
+	dir := publicDir(t) + "/data"
+	node := startNode(t, "", "--data-dir", dir)
+	if r := postEvents(client(t), node.url, testEvent("kept", time.Now())); r.status != 200 || r.Stored != 1 {
+		t.Fatalf("%+v", r)
+	}
+	second := startProcess(t, "data-dir", "run", "--data-dir", dir, "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json")
+	if got := exit(t, second, time.Minute); got != 1 {
+		t.Errorf("a second process on the data directory: exit status %d, want 1", got)
+	}
+	kill(t, node)
+	node = startNode(t, "", "--data-dir", dir)
+	if got := stored(t, connect(t, node.databaseURL)); got["kept"] != 1 {
+		t.Errorf("after SIGKILL: %v, want the event", got)
+	}
+	signalNode(t, node, syscall.SIGTERM)
+	if got := exit(t, node, time.Minute); got != 0 {
+		t.Errorf("exit status %d, want 0", got)
+	}
+}
+
+func TestDatabaseAwayAtStart(t *testing.T) {
+	t.Parallel()
+	node := startProcess(t, "does not answer", "run", "--database-url", "postgres://nobody:hunter2@127.0.0.1:1/x", "--database.start-timeout", "1s",
+		"--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json")
+	if got := exit(t, node, time.Minute); got != 1 {
+		t.Errorf("exit status %d, want 1", got)
+	}
+	if log := lastLines(node.log, 100); !strings.Contains(log, "database.start-timeout") || strings.Contains(log, "hunter2") {
+		t.Errorf("the log does not say which limit was reached, or tells the password:\n%s", log)
+	}
+}

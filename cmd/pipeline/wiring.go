@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sluice/pipeline"
+	"sluice/pipeline/buffer"
+	"sluice/pipeline/claim"
+	"sluice/pipeline/copyin"
+	"sluice/pipeline/deliver"
+	"sluice/pipeline/evaluate"
+	"sluice/pipeline/ingest"
+	"sluice/pipeline/retain"
+)
+
+// parts is every stage of a process, made but not running; nil where its role is not taken.
+type parts struct {
+	cfg *config
+
+	auth         ingest.Auth
+	destinations deliver.Destinations
+
+	server     *ingest.Server
+	buffer     *buffer.Buffer
+	queue      *claim.Queue
+	dispatcher *deliver.Dispatcher
+	keeper     *retain.Keeper
+}
+
+// pools are the connections that the stages share: one set for writers, so that nothing else can take a connection
+// from ingest, and one for everything else.
+type pools struct{ write, query *pgxpool.Pool }
+
+func (db *database) openPools(cfg *config, reg prometheus.Registerer) (p pools, err error) {
+	if p.write, err = db.pool("write", max(1, cfg.buffer.Writers), reg); err != nil {
+		return p, err
+	}
+	p.query, err = db.pool("query", max(1, cfg.queryConns), reg)
+	return p, err
+}
+
+// checkStages reports every fault of the stages' settings and of the files that they name, without a database.
+func checkStages(cfg *config) error {
+	db := &database{url: cfg.databaseURL}
+	if db.url == "" {
+		db.url = "postgres:///not-connected-to"
+	}
+	reg := prometheus.NewRegistry()
+	p, err := db.openPools(cfg, reg)
+	if err == nil {
+		_, err = build(cfg, p, reg, slog.New(slog.DiscardHandler))
+	}
+	return errors.Join(err, db.close(context.Background()))
+}
+
+// build makes the stages that the roles ask for and joins them. It starts nothing and touches no database, so it also
+// serves to check the settings: the error joins every fault of every stage and of the files that they name.
+func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (*parts, error) {
+	p := &parts{cfg: cfg}
+	var errs []error
+	failed := func(err error) {
+		if err != nil {
+			errs = append(errs, err)
+		}
+	}
+	var err error
+	if cfg.tenants != "" {
+		p.auth, err = ingest.LoadAuth(cfg.tenants)
+		failed(err)
+	}
+	if cfg.destinations != "" {
+		p.destinations, err = deliver.Load(cfg.destinations)
+		failed(err)
+	}
+
+	if cfg.hasRole("deliver") {
+		p.queue, err = claim.New(cfg.claim, db.query, claim.NewMetrics(reg), log)
+		failed(err)
+		if err == nil {
+			p.dispatcher, err = deliver.New(cfg.deliver, p.destinations, p.queue, deliver.NewMetrics(reg), log)
+			failed(err)
+		}
+	}
+	nudge := func(int) {}
+	if p.dispatcher != nil {
+		nudge = func(int) { p.dispatcher.Nudge() }
+	}
+
+	if cfg.hasRole("retain") {
+		p.keeper, err = retain.New(cfg.retain, db.query, retain.NewMetrics(reg), log)
+		failed(err)
+	}
+	if cfg.hasRole("ingest") {
+		engine, err := evaluate.New(cfg.evaluate, evaluate.NewMetrics(reg), log, nudge)
+		failed(err)
+		if cfg.evaluate.Rules != "" && err == nil && len(errs) == 0 {
+			set, err := evaluate.Load(cfg.evaluate.Rules, evaluate.Known{Tenants: p.auth.Tenants(), Destinations: p.destinations.Names()})
+			failed(err)
+			if err == nil {
+				for _, w := range set.Warnings() {
+					log.Warn("rules", "warning", fmt.Sprint(w))
+				}
+				engine.Use(set)
+			}
+		}
+		writer, err := copyin.New(cfg.copyin, db.write, decideWith(engine), copyin.NewMetrics(reg), log)
+		failed(err)
+		if p.buffer, err = buffer.New(cfg.buffer, writer.Write, buffer.NewMetrics(reg)); err != nil {
+			failed(err)
+		}
+		p.server, err = ingest.New(cfg.ingest, p.buffer, p.auth, ingest.NewMetrics(reg), log)
+		failed(err)
+	}
+	return p, errors.Join(errs...)
+}
+
+// decideWith turns "no rule listens" into a nil Recorder; a nil *Plan inside the interface would not be one.
+func decideWith(engine *evaluate.Engine) copyin.DecideFunc {
+	return func(events []pipeline.Event) copyin.Recorder {
+		if plan := engine.Decide(events); plan != nil {
+			return plan
+		}
+		return nil
+	}
+}
+
+// stages lists what has to run, from the socket inwards: the order in which it stops.
+func (p *parts) stages(door net.Listener) []stage {
+	var all []stage
+	if p.server != nil {
+		all = append(all,
+			stage{"ingest", func(ctx context.Context) error { return p.server.Serve(ctx, door) }},
+			stage{"buffer", p.buffer.Run})
+	}
+	if p.dispatcher != nil {
+		all = append(all, stage{"deliver", p.dispatcher.Run}, stage{"claim", p.queue.Run})
+	}
+	if p.keeper != nil {
+		all = append(all, stage{"retain", p.keeper.Run})
+	}
+	return all
+}
