@@ -35,6 +35,8 @@ type Engine struct {
 	metrics   *Metrics
 	log       *slog.Logger
 	onDecided func(messages int)
+	// lastError is of the goroutine in Watch.
+	lastError string
 }
 
 // New makes an engine without rules. onDecided, which may be nil, is called after each COMMIT with the number of
@@ -81,7 +83,7 @@ func (e *Engine) Decide(events []pipeline.Event) *Plan {
 			continue
 		}
 		if plan == nil {
-			plan = &Plan{engine: e, events: events}
+			plan = &Plan{recorder: recorder{engine: e}, events: events}
 		}
 		plan.look(i, listeners, idx.any)
 	}

@@ -75,10 +75,10 @@ func decided(p *Plan) string {
 	}
 	var out []string
 	for _, c := range p.candidates {
-		out = append(out, fmt.Sprintf("%s[%d] subject=%q key=%q %s", c.rule.name, c.event, c.subject, c.key, c.payload))
+		out = append(out, fmt.Sprintf("%s[%d] subject=%q key=%q %s", c.rule.name, c.batch, c.subject, c.key, c.payload))
 	}
 	for _, f := range p.failures {
-		out = append(out, fmt.Sprintf("%s[%d] %s: %v", f.rule.name, f.event, f.kind, f.err))
+		out = append(out, fmt.Sprintf("%s[%d] %s: %v", f.rule.name, f.batch, f.kind, f.err))
 	}
 	return strings.Join(out, "\n")
 }

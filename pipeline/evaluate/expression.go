@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 
 	"cel.dev/cel-go/cel"
@@ -285,6 +286,9 @@ func (regexLiterals) Validate(_ *cel.Env, _ cel.ValidatorConfig, a *ast.AST, iss
 type vars struct {
 	event  *record
 	digest *object
+	// key and since are those of an absence rule's timer.
+	key   string
+	since time.Time
 }
 
 func (v *vars) ResolveName(name string) (any, bool) {
@@ -293,6 +297,10 @@ func (v *vars) ResolveName(name string) (any, bool) {
 		return v.event, v.event != nil
 	case "digest":
 		return v.digest, v.digest != nil
+	case "key":
+		return types.String(v.key), true
+	case "since":
+		return types.Timestamp{Time: v.since}, true
 	}
 	return nil, false
 }

@@ -1,6 +1,8 @@
 package evaluate
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"os"
@@ -10,6 +12,8 @@ import (
 
 	"cel.dev/cel-go/common/types"
 	"go.yaml.in/yaml/v3"
+
+	"sluice/pipeline"
 )
 
 // Known is what the rest of the configuration tells about the names in a rules file.
@@ -28,6 +32,11 @@ type Set struct {
 	byTenant map[int32]*index
 	every    *index
 	warnings LoadErrors
+	// byState finds a rule by what its state is kept under, byTimer by the name of its timers.
+	byState, byTimer map[string]*rule
+	absences         []pipeline.Absence
+	// fingerprint changes with the content of the rules.
+	fingerprint string
 }
 
 // index finds who listens to an event name.
@@ -40,8 +49,20 @@ type index struct {
 // listener is a rule and what it does with an event of this name.
 type listener struct {
 	rule  *rule
+	role  role
 	match *program
 }
+
+// role is what an event is to a rule.
+type role uint8
+
+const (
+	decides role = iota
+	triggers
+	cancels
+	// goesOn is an event that shows that its key is not idle.
+	goesOn
+)
 
 // Load reads a rules file, or every *.yaml and *.yml file of a folder. The error, if any, is LoadErrors and holds
 // everything that is wrong; no part of a faulty file comes into force.
@@ -94,6 +115,20 @@ func (s *Set) Warnings() LoadErrors { return s.warnings }
 
 func (s *Set) index() {
 	s.every, s.byTenant = &index{byName: map[string][]listener{}}, map[int32]*index{}
+	s.byState, s.byTimer = map[string]*rule{}, map[string]*rule{}
+	h := sha256.New()
+	for _, r := range s.rules {
+		fmt.Fprintln(h, r.name, r.hash)
+		if r.off {
+			continue
+		}
+		s.byState[r.stateKey] = r
+		if r.absence != nil {
+			s.byTimer[r.absence.Timer] = r
+			s.absences = append(s.absences, r.absence.Absence)
+		}
+	}
+	s.fingerprint = hex.EncodeToString(h.Sum(nil)[:6])
 	for _, r := range s.rules {
 		for _, t := range r.tenants {
 			if s.byTenant[t] == nil {
@@ -152,7 +187,7 @@ func (l *loader) file(root *yaml.Node) {
 	}
 	l.tenants = l.tenantIDs(f)
 	if n := f.vals["defaults"]; n != nil {
-		l.defaults = l.src.section(n, "defaults", "owner", "response", "state", "dedupe_for")
+		l.defaults = l.src.section(n, "defaults", "owner", "response", "state", "dedupe_for", "grace", "lookback")
 	}
 	if n := f.vals["events"]; n != nil {
 		l.declarations(n)

@@ -60,27 +60,27 @@ func (m *Metrics) inForce(set *Set) {
 }
 
 // Committed counts what the last Record wrote and wakes whoever delivers. Call it once, after COMMIT.
-func (p *Plan) Committed() {
-	m := p.engine.metrics
-	for tenant, n := range p.outcome.looked {
+func (r *recorder) Committed() {
+	m := r.engine.metrics
+	for tenant, n := range r.outcome.looked {
 		m.evaluated.WithLabelValues(strconv.Itoa(int(tenant))).Add(float64(n))
 	}
-	for r, n := range p.outcome.messages {
-		m.decided.WithLabelValues(strconv.Itoa(int(r.tenant)), r.rule.name).Add(float64(n))
+	for of, n := range r.outcome.messages {
+		m.decided.WithLabelValues(strconv.Itoa(int(of.tenant)), of.rule.name).Add(float64(n))
 	}
-	for s, n := range p.outcome.suppressed {
+	for s, n := range r.outcome.suppressed {
 		m.suppressed.WithLabelValues(s.rule.name, s.reason).Add(float64(n))
 	}
-	for _, f := range p.outcome.failures {
+	for _, f := range r.outcome.failures {
 		m.errors.WithLabelValues(f.rule.name, f.kind).Inc()
 		if m.shouldWarn(f.rule.name, f.kind, time.Now()) {
-			p.engine.log.LogAttrs(context.Background(), slog.LevelWarn, "a rule can't decide about an event; it is skipped and counted",
+			r.engine.log.LogAttrs(context.Background(), slog.LevelWarn, "a rule can't decide about an event; it is skipped and counted",
 				slog.String("rule", f.rule.name), slog.String("kind", f.kind), slog.Any("error", f.err),
-				slog.String("event_id", p.events[f.event].ID.String()))
+				slog.String("event_id", f.event.String()))
 		}
 	}
-	if p.outcome.due > 0 {
-		p.engine.onDecided(p.outcome.due)
+	if r.outcome.due > 0 {
+		r.engine.onDecided(r.outcome.due)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"cel.dev/cel-go/common/types"
 
@@ -13,16 +14,13 @@ import (
 // Plan is what the rules decided about one batch, before it is known which of its events are new. Its methods are for
 // one goroutine.
 type Plan struct {
-	engine *Engine
+	recorder
 	events []pipeline.Event
 	// looked are the events that some rule listens to.
 	looked     []int
 	candidates []candidate
+	marks      []mark
 	failures   []failure
-	// refused are the rules whose decisions PostgreSQL would not store.
-	refused map[*rule]error
-	// What the last Record found, counted by Committed.
-	outcome outcome
 
 	record record
 	vars   vars
@@ -30,18 +28,29 @@ type Plan struct {
 
 // candidate is a decision before dedupe, cooldown and cap.
 type candidate struct {
-	rule    *rule
-	event   int
+	rule   *rule
+	tenant int32
+	// batch is the event's place in its batch; not used where no batch led to the decision.
+	batch   int
+	event   pipeline.UUID
+	at      time.Time
 	subject string
 	key     string
 	keyHash pipeline.UUID
 	payload []byte
+	// unlimited: cooldown and cap do not apply, since they made it.
+	unlimited bool
+	// delay is how long after the decision the message is due.
+	delay time.Duration
+	// recheck is what has to be looked at again before the message is sent; JSON or nil.
+	recheck []byte
 }
 
 // failure is a rule that could not decide about an event.
 type failure struct {
 	rule  *rule
-	event int
+	batch int
+	event pipeline.UUID
 	kind  string
 	err   error
 }
@@ -90,38 +99,55 @@ func (p *Plan) one(i int, l listener) {
 			return
 		}
 	}
-	p.candidate(i, l.rule)
+	if l.role == decides {
+		p.candidate(i, l.rule)
+	} else {
+		p.mark(i, l)
+	}
 }
 
 func (p *Plan) candidate(i int, r *rule) {
-	c := candidate{rule: r, event: i, key: eventKey(&p.events[i])}
-	var kind string
-	var err error
-	if r.subject != nil {
-		if c.subject, kind, err = p.key(r.subject); err != nil {
-			p.fail(r, i, kind, fmt.Errorf("subject: %w", err))
+	ev := &p.events[i]
+	c := candidate{rule: r, tenant: ev.Tenant, batch: i, event: ev.ID, at: ev.OccurredAt, key: eventKey(ev)}
+	if r.dedupeKey != nil {
+		var ok bool
+		if c.key, ok = p.key(i, r, r.dedupeKey, "dedupe_key"); !ok {
 			return
 		}
 	}
-	if r.dedupeKey != nil {
-		if c.key, kind, err = p.key(r.dedupeKey); err != nil {
-			p.fail(r, i, kind, fmt.Errorf("dedupe_key: %w", err))
-			return
+	if p.complete(&c) {
+		p.candidates = append(p.candidates, c)
+	}
+}
+
+// complete evaluates the subject and the payload of a candidate whose key is known.
+func (p *Plan) complete(c *candidate) (ok bool) {
+	r := c.rule
+	if r.subject != nil {
+		if c.subject, ok = p.key(c.batch, r, r.subject, "subject"); !ok {
+			return false
 		}
 	}
 	most := p.engine.cfg.MaxPayloadBytes
+	var err error
 	if r.payload == nil {
-		c.payload = appendEvent(nil, &p.events[i])
-	} else if c.payload, err = r.payload.append(nil, &p.vars, most); err != nil && !errors.Is(err, errTooLarge) {
-		p.fail(r, i, failedExpression, fmt.Errorf("payload: %w", err))
-		return
+		c.payload = appendEvent(nil, p.vars.event.event)
+	} else {
+		c.payload, err = r.payload.append(nil, &p.vars, most)
 	}
-	if len(c.payload) > most {
-		p.fail(r, i, failedSize, fmt.Errorf("payload: %w", errTooLarge))
-		return
+	if err == nil && len(c.payload) > most {
+		err = errTooLarge
+	}
+	if err != nil {
+		kind := failedExpression
+		if errors.Is(err, errTooLarge) {
+			kind = failedSize
+		}
+		p.fail(r, c.batch, kind, fmt.Errorf("payload: %w", err))
+		return false
 	}
 	c.keyHash = keyHash(r, c.key)
-	p.candidates = append(p.candidates, c)
+	return true
 }
 
 // eventKey is the dedupe key of a rule that has none: each event once.
@@ -138,8 +164,17 @@ var (
 )
 
 // key evaluates a subject or a dedupe key.
-func (p *Plan) key(prg *program) (text, kind string, err error) {
-	out, err := prg.eval(&p.vars)
+func (p *Plan) key(i int, r *rule, prg *program, what string) (string, bool) {
+	text, kind, err := prg.key(&p.vars)
+	if err != nil {
+		p.fail(r, i, kind, fmt.Errorf("%s: %w", what, err))
+	}
+	return text, err == nil
+}
+
+// key gives the value of an expression as a key, or the kind of failure.
+func (p *program) key(v *vars) (text, kind string, err error) {
+	out, err := p.eval(v)
 	if err != nil {
 		return "", failedExpression, err
 	}
@@ -163,6 +198,6 @@ func (p *Plan) key(prg *program) (text, kind string, err error) {
 	return text, "", nil
 }
 
-func (p *Plan) fail(r *rule, event int, kind string, err error) {
-	p.failures = append(p.failures, failure{r, event, kind, err})
+func (p *Plan) fail(r *rule, i int, kind string, err error) {
+	p.failures = append(p.failures, failure{r, i, p.vars.event.event.ID, kind, err})
 }

@@ -46,80 +46,137 @@ var reasons = []string{reasonDuplicate, "", reasonCooldown, reasonCap}
 
 const granted = 1
 
+// recorder writes candidates as decisions, and counts what became of them.
+type recorder struct {
+	engine *Engine
+	// refused are the rules whose decisions PostgreSQL would not store.
+	refused map[*rule]error
+	// What the last record found, counted by Committed.
+	outcome outcome
+}
+
 // Record writes the decisions about the events that were stored, in the transaction of their batch. It may be called
 // again, with other events stored; the last call counts. Rows are touched in the order of their keys, so two batches
 // never wait for each other in a circle.
 func (p *Plan) Record(ctx context.Context, tx pgx.Tx, stored []bool) error {
-	p.outcome = outcome{looked: map[int32]int{}, messages: map[ruleOf]int{}, suppressed: map[suppression]int{}}
+	p.reset()
 	for _, i := range p.looked {
 		if stored[i] {
 			p.outcome.looked[p.events[i].Tenant]++
 		}
 	}
 	for _, f := range p.failures {
-		if stored[f.event] {
+		if stored[f.batch] {
 			p.outcome.failures = append(p.outcome.failures, f)
 		}
 	}
-	cands := p.fresh(stored)
-	for len(cands) > 0 {
-		outcomes, err := p.decide(ctx, tx, cands)
+	cands := make([]candidate, 0, len(p.candidates))
+	for _, c := range p.candidates {
+		if stored[c.batch] {
+			cands = append(cands, c)
+		}
+	}
+	marks := make([]mark, 0, len(p.marks))
+	for _, m := range p.marks {
+		if stored[m.batch] {
+			marks = append(marks, m)
+		}
+	}
+	return p.write(ctx, tx, work{cands, marks})
+}
+
+// work is what one call writes.
+type work struct {
+	cands []candidate
+	marks []mark
+}
+
+// only is the part of the work that keep wants.
+func (w work) only(keep func(*rule) bool) work {
+	var out work
+	for _, c := range w.cands {
+		if keep(c.rule) {
+			out.cands = append(out.cands, c)
+		}
+	}
+	for _, m := range w.marks {
+		if keep(m.rule) {
+			out.marks = append(out.marks, m)
+		}
+	}
+	return out
+}
+
+func (w work) size() int { return len(w.cands) + len(w.marks) }
+
+func (w work) rules() map[*rule]bool {
+	rules := map[*rule]bool{}
+	for _, c := range w.cands {
+		rules[c.rule] = true
+	}
+	for _, m := range w.marks {
+		rules[m.rule] = true
+	}
+	return rules
+}
+
+func (r *recorder) reset() {
+	r.outcome = outcome{looked: map[int32]int{}, messages: map[ruleOf]int{}, suppressed: map[suppression]int{}}
+}
+
+// write makes decisions out of candidates and moves timers.
+func (r *recorder) write(ctx context.Context, tx pgx.Tx, w work) error {
+	w.cands = r.distinct(w.cands)
+	w = w.only(func(of *rule) bool { return r.refused[of] == nil })
+	for w.size() > 0 {
+		outcomes, err := w.run(ctx, tx)
 		if err == nil {
-			p.count(cands, outcomes)
+			r.count(w.cands, outcomes)
 			return nil
 		}
 		if !dataError(err) {
-			return fmt.Errorf("evaluate: record %d decisions: %w", len(cands), err)
+			return fmt.Errorf("evaluate: record %d decisions: %w", w.size(), err)
 		}
 		// Some rule made something that PostgreSQL will not store. Find out which by recording each rule on its own
 		// and rolling that back; then record the others. Nothing stays locked between, so the order of keys holds.
-		before := len(cands)
-		if cands, err = p.sift(ctx, tx, cands); err != nil {
+		before := w.size()
+		if w, err = r.sift(ctx, tx, w); err != nil {
 			return fmt.Errorf("evaluate: find the rule that can't be recorded: %w", err)
 		}
-		if len(cands) == before {
+		if w.size() == before {
 			return fmt.Errorf("evaluate: record %d decisions: each rule alone can be recorded, together they can't", before)
 		}
 	}
 	return nil
 }
 
-// fresh are the candidates about stored events, one for each key. Of two with one key the first in the batch wins; the
-// other is counted.
-func (p *Plan) fresh(stored []bool) []candidate {
+// distinct leaves one candidate for each key. Of two with one key the first wins; the other is counted.
+func (r *recorder) distinct(cands []candidate) []candidate {
 	type ledgerKey struct {
 		tenant int32
 		hash   pipeline.UUID
 	}
-	var cands []candidate
-	seen := make(map[ledgerKey]bool, len(p.candidates))
-	for _, c := range p.candidates {
-		if !stored[c.event] {
-			continue
+	seen := make(map[ledgerKey]bool, len(cands))
+	return slices.DeleteFunc(cands, func(c candidate) bool {
+		if err := r.refused[c.rule]; err != nil {
+			r.outcome.failures = append(r.outcome.failures, failure{c.rule, c.batch, c.event, failedRefused, err})
+			return true
 		}
-		if err := p.refused[c.rule]; err != nil {
-			p.outcome.failures = append(p.outcome.failures, failure{c.rule, c.event, failedRefused, err})
-			continue
-		}
-		k := ledgerKey{p.events[c.event].Tenant, c.keyHash}
+		k := ledgerKey{c.tenant, c.keyHash}
 		if seen[k] {
-			p.outcome.suppressed[suppression{ruleOf{k.tenant, c.rule}, reasonDuplicate}]++
-			continue
+			r.outcome.suppressed[suppression{ruleOf{c.tenant, c.rule}, reasonDuplicate}]++
+			return true
 		}
 		seen[k] = true
-		cands = append(cands, c)
-	}
-	return cands
+		return false
+	})
 }
 
-// sift takes the candidates of rules out that cannot be recorded.
-func (p *Plan) sift(ctx context.Context, tx pgx.Tx, cands []candidate) ([]candidate, error) {
-	byRule := map[*rule][]candidate{}
-	for _, c := range cands {
-		byRule[c.rule] = append(byRule[c.rule], c)
-	}
-	for r, own := range byRule {
-		_, err := p.decide(ctx, tx, own)
+// sift takes the rules out that cannot be recorded.
+func (r *recorder) sift(ctx context.Context, tx pgx.Tx, w work) (work, error) {
+	for of := range w.rules() {
+		own := w.only(func(other *rule) bool { return other == of })
+		_, err := own.run(ctx, tx)
 		if err == nil {
 			_, err = tx.Exec(ctx, "rollback to savepoint rules")
 		}
@@ -127,17 +184,20 @@ func (p *Plan) sift(ctx context.Context, tx pgx.Tx, cands []candidate) ([]candid
 			continue
 		}
 		if !dataError(err) {
-			return nil, err
+			return work{}, err
 		}
-		if p.refused == nil {
-			p.refused = map[*rule]error{}
+		if r.refused == nil {
+			r.refused = map[*rule]error{}
 		}
-		p.refused[r] = err
-		for _, c := range own {
-			p.outcome.failures = append(p.outcome.failures, failure{r, c.event, failedRefused, err})
+		r.refused[of] = err
+		for _, c := range own.cands {
+			r.outcome.failures = append(r.outcome.failures, failure{of, c.batch, c.event, failedRefused, err})
+		}
+		for _, m := range own.marks {
+			r.outcome.failures = append(r.outcome.failures, failure{of, m.batch, m.event.ID, failedRefused, err})
 		}
 	}
-	return slices.DeleteFunc(cands, func(c candidate) bool { return p.refused[c.rule] != nil }), nil
+	return w.only(func(of *rule) bool { return r.refused[of] == nil }), nil
 }
 
 // dataError says that PostgreSQL refused the data itself: it will refuse it again.
@@ -159,8 +219,8 @@ with rule as materialized (
 		as r(rid, rule, state_key, hash, type, dests, keep, cooldown, cap_max, cap_seconds, digest, shadow)),
 cand as materialized (
 	select * from unnest($13::int[], $14::int[], $15::int[], $16::text[], $17::text[], $18::uuid[], $19::text[], $20::uuid[],
-		$21::timestamptz[])
-		as c(ord, rid, ten, subj, dk, kh, payload, ev, occ)),
+		$21::timestamptz[], $22::float8[], $23::text[])
+		as c(ord, rid, ten, subj, dk, kh, payload, ev, occ, delay, recheck)),
 newkey as (
 	insert into dedupe_keys as k (tenant_id, key_hash, expires_at)
 	select ten, kh, now() + keep * interval '1 second' from cand c join rule using (rid)
@@ -203,39 +263,38 @@ decision as materialized (
 	select f.*, f.cooldown = 0 and f.cap_max is null or f.rn <= s.granted as is_granted, s.cooling
 	from fresh f left join subject s using (ten, state_key, subj)),
 sent as (
-	insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, payload, status, finished_at, last_error,
-		rule_id, rule_hash, event_id, event_occurred_at)
+	insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, payload, status, run_after, finished_at, last_error,
+		rule_id, rule_hash, event_id, event_occurred_at, recheck)
 	select ten, type, subj, dk, d.name, payload::jsonb, case when shadow then 'skipped' else 'pending' end,
-		case when shadow then now() end, case when shadow then 'the rule is a shadow: it decides and does not send' end,
-		rule, hash, ev, occ
+		now() + delay * interval '1 second', case when shadow then now() end,
+		case when shadow then 'the rule is a shadow: it decides and does not send' end,
+		rule, hash, ev, occ, recheck::jsonb
 	from decision cross join lateral unnest(string_to_array(dests, ',')) with ordinality as d(name, i)
 	where is_granted
 	order by ord, i)
 select c.ord, case when f.ord is null then 0 when f.is_granted then 1 when f.cooling then 2 else 3 end
 from cand c left join decision f using (ord)`
 
-// decide runs decideSQL under a savepoint named rules, in one round trip, and gives an index into reasons for each
-// candidate. When it fails, the transaction is as before.
-func (p *Plan) decide(ctx context.Context, tx pgx.Tx, cands []candidate) ([]int, error) {
+// run writes under a savepoint named rules, in one round trip, and gives an index into reasons for each candidate. When
+// PostgreSQL refuses the data, the transaction is as before.
+func (w work) run(ctx context.Context, tx pgx.Tx) ([]int, error) {
 	var b pgx.Batch
 	b.Queue("savepoint rules")
-	b.Queue(decideSQL, p.arguments(cands)...)
-	results := tx.SendBatch(ctx, &b)
-	outcomes := make([]int, len(cands))
-	_, err := results.Exec()
-	if err == nil {
-		var rows pgx.Rows
-		if rows, err = results.Query(); err == nil {
+	if len(w.marks) > 0 {
+		queueTimers(&b, w.marks)
+	}
+	outcomes := make([]int, len(w.cands))
+	if len(w.cands) > 0 {
+		b.Queue(decideSQL, arguments(w.cands)...).Query(func(rows pgx.Rows) error {
 			var ord, outcome int
-			_, err = pgx.ForEachRow(rows, []any{&ord, &outcome}, func() error {
+			_, err := pgx.ForEachRow(rows, []any{&ord, &outcome}, func() error {
 				outcomes[ord] = outcome
 				return nil
 			})
-		}
+			return err
+		})
 	}
-	if closeErr := results.Close(); err == nil {
-		err = closeErr
-	}
+	err := tx.SendBatch(ctx, &b).Close()
 	if dataError(err) {
 		if _, rollback := tx.Exec(ctx, "rollback to savepoint rules"); rollback != nil {
 			return nil, rollback
@@ -245,41 +304,57 @@ func (p *Plan) decide(ctx context.Context, tx pgx.Tx, cands []candidate) ([]int,
 }
 
 // count adds what the statement said to the outcome.
-func (p *Plan) count(cands []candidate, outcomes []int) {
+func (r *recorder) count(cands []candidate, outcomes []int) {
 	for i, c := range cands {
-		r := ruleOf{p.events[c.event].Tenant, c.rule}
+		of := ruleOf{c.tenant, c.rule}
 		if outcomes[i] != granted {
-			p.outcome.suppressed[suppression{r, reasons[outcomes[i]]}]++
+			r.outcome.suppressed[suppression{of, reasons[outcomes[i]]}]++
 			continue
 		}
-		p.outcome.messages[r] += len(c.rule.sendTo)
+		r.outcome.messages[of] += len(c.rule.sendTo)
 		if !c.rule.shadow {
-			p.outcome.due += len(c.rule.sendTo)
+			r.outcome.due += len(c.rule.sendTo)
 		}
 	}
 }
 
 // arguments are the parameters of decideSQL: one array for each column of the rules and of the candidates. A subject is
 // served in the order of the batch.
-func (p *Plan) arguments(cands []candidate) []any {
+func arguments(cands []candidate) []any {
 	var rules ruleColumns
 	var c candidateColumns
-	rid := map[*rule]int32{}
+	type ruleRow struct {
+		*rule
+		unlimited bool
+	}
+	rids := map[ruleRow]int32{}
 	for i, cand := range cands {
-		if _, ok := rid[cand.rule]; !ok {
-			rid[cand.rule] = int32(len(rid))
-			rules.add(rid[cand.rule], cand.rule)
+		row := ruleRow{cand.rule, cand.unlimited}
+		rid, ok := rids[row]
+		if !ok {
+			rid = int32(len(rids))
+			rids[row] = rid
+			rules.add(rid, cand.rule, cand.unlimited)
 		}
-		ev := &p.events[cand.event]
-		c.ord, c.rid = append(c.ord, int32(i)), append(c.rid, rid[cand.rule])
-		c.tenant, c.subject = append(c.tenant, ev.Tenant), append(c.subject, cand.subject)
+		c.ord, c.rid = append(c.ord, int32(i)), append(c.rid, rid)
+		c.tenant, c.subject = append(c.tenant, cand.tenant), append(c.subject, cand.subject)
 		c.key, c.hash = append(c.key, cand.key), append(c.hash, cand.keyHash)
-		c.payload = append(c.payload, string(cand.payload))
-		c.event, c.time = append(c.event, ev.ID), append(c.time, ev.OccurredAt)
+		c.payload, c.delay = append(c.payload, string(cand.payload)), append(c.delay, cand.delay.Seconds())
+		var event *pipeline.UUID
+		var at *time.Time
+		var recheck *string
+		if cand.event != (pipeline.UUID{}) {
+			event, at = &cand.event, &cand.at
+		}
+		if cand.recheck != nil {
+			text := string(cand.recheck)
+			recheck = &text
+		}
+		c.event, c.time, c.recheck = append(c.event, event), append(c.time, at), append(c.recheck, recheck)
 	}
 	return []any{rules.rid, rules.name, rules.state, rules.hash, rules.kind, rules.dests, rules.keep, rules.cooldown,
 		rules.capMax, rules.capPer, rules.digest, rules.shadow,
-		c.ord, c.rid, c.tenant, c.subject, c.key, c.hash, c.payload, c.event, c.time}
+		c.ord, c.rid, c.tenant, c.subject, c.key, c.hash, c.payload, c.event, c.time, c.delay, c.recheck}
 }
 
 type ruleColumns struct {
@@ -291,14 +366,18 @@ type ruleColumns struct {
 	shadow                         []bool
 }
 
-func (c *ruleColumns) add(rid int32, r *rule) {
+func (c *ruleColumns) add(rid int32, r *rule, unlimited bool) {
+	l := r.limits
+	if unlimited {
+		l = limits{dedupeFor: l.dedupeFor}
+	}
 	c.rid, c.name, c.state = append(c.rid, rid), append(c.name, r.name), append(c.state, r.stateKey)
 	c.hash, c.kind, c.dests = append(c.hash, r.hash), append(c.kind, r.id), append(c.dests, strings.Join(r.sendTo, ","))
-	c.keep, c.digest = append(c.keep, seconds(r.limits.dedupeFor)), append(c.digest, seconds(r.limits.digestAfter))
-	c.cooldown, c.capPer = append(c.cooldown, r.limits.cooldown.Seconds()), append(c.capPer, r.limits.capPer.Seconds())
+	c.keep, c.digest = append(c.keep, seconds(l.dedupeFor)), append(c.digest, seconds(l.digestAfter))
+	c.cooldown, c.capPer = append(c.cooldown, l.cooldown.Seconds()), append(c.capPer, l.capPer.Seconds())
 	var most *int32
-	if r.limits.capMax > 0 {
-		n := int32(r.limits.capMax)
+	if l.capMax > 0 {
+		n := int32(l.capMax)
 		most = &n
 	}
 	c.capMax, c.shadow = append(c.capMax, most), append(c.shadow, r.shadow)
@@ -307,8 +386,11 @@ func (c *ruleColumns) add(rid int32, r *rule) {
 type candidateColumns struct {
 	ord, rid, tenant      []int32
 	subject, key, payload []string
-	hash, event           []pipeline.UUID
-	time                  []time.Time
+	hash                  []pipeline.UUID
+	event                 []*pipeline.UUID
+	time                  []*time.Time
+	delay                 []float64
+	recheck               []*string
 }
 
 // seconds gives NULL for 0.

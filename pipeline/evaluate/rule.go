@@ -39,6 +39,8 @@ type rule struct {
 	payload   *template
 	limits    limits
 	digest    *template
+
+	absence *absence
 }
 
 // take says which events a rule looks at.
@@ -71,7 +73,8 @@ var ruleKeys = []string{"id", "kind", "state", "owner", "response", "description
 	"cooldown", "cap", "digest", "dedupe_for"}
 
 var kindKeys = map[string][]string{
-	"event": {"on", "match", "subject", "dedupe_key"},
+	"event":   {"on", "match", "subject", "dedupe_key"},
+	"absence": {"trigger", "cancel", "activity", "key", "within", "lookback", "grace", "anchor", "once_per", "recheck", "subject"},
 }
 
 func (l *loader) rule(n *yaml.Node, i int) *rule {
@@ -89,12 +92,17 @@ func (l *loader) rule(n *yaml.Node, i int) *rule {
 			head.where = where
 		}
 	}
-	r.kind = head.oneOf("kind", "event")
+	r.kind = head.oneOf("kind", "event", "absence")
 	c := l.src.section(n, where, append(slices.Clone(ruleKeys), kindKeys[r.kind]...)...)
 	r.name = l.ruleset + "/" + r.id
 	r.hash = hashNode(n, l.defaults)
 	l.common(r, c)
-	l.eventRule(r, c)
+	switch r.kind {
+	case "event":
+		l.eventRule(r, c)
+	case "absence":
+		l.absenceRule(r, c)
+	}
 	return r
 }
 
@@ -102,7 +110,7 @@ func (l *loader) rule(n *yaml.Node, i int) *rule {
 func (l *loader) common(r *rule, c *section) {
 	if l.defaults != nil {
 		for k, v := range l.defaults.vals {
-			if c.vals[k] == nil {
+			if c.vals[k] == nil && (slices.Contains(ruleKeys, k) || slices.Contains(kindKeys[r.kind], k)) {
 				c.vals[k] = v
 			}
 		}

@@ -1,0 +1,100 @@
+package evaluate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+const (
+	// settleTime is how long a file has to be left alone before it is read: editors and copies write in steps.
+	settleTime = 200 * time.Millisecond
+	// lookAgain is how often the rules are read although nothing was noticed, for file systems that tell nothing.
+	lookAgain = time.Minute
+)
+
+// Watch puts the rules of a file or folder into force again whenever they change, and whenever something comes from
+// again, which may be nil. All or nothing: while the rules have errors, the ones in force stay, pipeline_evaluate_rules_reload_ok
+// is 0 and each error is logged. It blocks until ctx ends, and returns an error only if path cannot be watched at all.
+func (e *Engine) Watch(ctx context.Context, path string, load func() (*Set, error), again <-chan struct{}) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("evaluate: watch %s: %w", path, err)
+	}
+	defer watcher.Close()
+	// The folder, not the file: an editor that saves puts another file in its place.
+	for _, dir := range []string{filepath.Dir(path), path} {
+		if err := watcher.Add(dir); err != nil {
+			return fmt.Errorf("evaluate: watch %s: %w", dir, err)
+		}
+	}
+	settled := time.NewTimer(settleTime)
+	defer settled.Stop()
+	tick := time.NewTicker(lookAgain)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-watcher.Events:
+			settled.Reset(settleTime)
+		case err := <-watcher.Errors:
+			e.log.Warn("the rules may have changed unnoticed; they are read again", "error", err)
+			e.reload(load, false)
+		case <-settled.C:
+			_ = watcher.Add(path) // again, if another file is in its place
+			e.reload(load, false)
+		case <-tick.C:
+			e.reload(load, false)
+		case <-again:
+			e.reload(load, true)
+		}
+	}
+}
+
+// reload reads the rules and uses them if they changed. What was asked for is answered in the log in any case.
+func (e *Engine) reload(load func() (*Set, error), asked bool) {
+	set, err := load()
+	old := e.set.Load()
+	if err != nil {
+		e.metrics.reloadOK.Set(0)
+		if !asked && err.Error() == e.lastError {
+			return
+		}
+		e.lastError = err.Error()
+		e.metrics.reloads.WithLabelValues("failed").Inc()
+		var errs LoadErrors
+		if !errors.As(err, &errs) {
+			errs = LoadErrors{{Message: err.Error()}}
+		}
+		for _, l := range errs {
+			e.log.Error("rules not reloaded", "error", l.String())
+		}
+		e.log.Error("rules not reloaded: the old ones stay in force", "errors", len(errs), "in_force", old.describe())
+		return
+	}
+	e.lastError = ""
+	e.metrics.reloadOK.Set(1)
+	if old != nil && old.fingerprint == set.fingerprint && !asked {
+		return
+	}
+	e.Use(set)
+	e.metrics.reloads.WithLabelValues("ok").Inc()
+	e.log.LogAttrs(context.Background(), slog.LevelInfo, "rules reloaded", slog.String("in_force", set.describe()),
+		slog.String("before", old.describe()))
+	for _, w := range set.warnings {
+		e.log.Warn("rules", "warning", w.String())
+	}
+}
+
+func (s *Set) describe() string {
+	if s == nil {
+		return "none"
+	}
+	return fmt.Sprintf("%d rules, version %s", len(s.rules), s.fingerprint)
+}

@@ -1,0 +1,72 @@
+package evaluate
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"sluice/pipeline"
+)
+
+// TestWatch: a good file comes into force, a bad one leaves the old rules in force and says so, also when an editor
+// puts another file in its place.
+func TestWatch(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "rules.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(file+".new", file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "r.md"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	write(ruleText("subject: event.user_id"))
+	set, err := Load(file, Known{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, reg := engineWith(t, set, nil)
+	inForce := func() string {
+		return e.Decide([]pipeline.Event{event("x", "u", "")}).candidates[0].subject
+	}
+	wait := func(what string, ok func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("not within 30 s: %s", what)
+			}
+		}
+	}
+	reloads := func(result string) float64 {
+		return counted(t, reg, "pipeline_evaluate_rules_reloads_total", result)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	again, done := make(chan struct{}), make(chan error)
+	go func() { done <- e.Watch(ctx, file, func() (*Set, error) { return Load(file, Known{}) }, again) }()
+	again <- struct{}{} // it watches now
+	wait("the reload that was asked for", func() bool { return reloads("ok") == 1 })
+
+	write(ruleText(`subject: '"second"'`))
+	wait("the second version", func() bool { return inForce() == "second" })
+	write(ruleText("subject: nonsense"))
+	wait("a failed reload", func() bool { return reloads("failed") == 1 })
+	if got := counted(t, reg, "pipeline_evaluate_rules_reload_ok"); got != 0 || inForce() != "second" {
+		t.Errorf("after a bad file: reload_ok %v, in force %q; want 0 and the old rules", got, inForce())
+	}
+	write(ruleText(`subject: '"third"'`))
+	wait("the third version", func() bool { return inForce() == "third" })
+	if got := counted(t, reg, "pipeline_evaluate_rules_reload_ok"); got != 1 {
+		t.Errorf("after a good file: reload_ok %v, want 1", got)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Watch = %v; want nil when ctx ends", err)
+	}
+}

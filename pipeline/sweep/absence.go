@@ -1,0 +1,232 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"sluice/pipeline"
+)
+
+// dueSQL locks timers that have run out and gives them with the events that started them. The partial index on
+// (timer, armed_at) gives exactly these rows, oldest first. A timer that another transaction is just moving is passed
+// over; it is due at the next look, if it still is.
+const dueSQL = `
+with due as materialized (
+	select tenant_id, key, armed_at, trigger_at, trigger_event_id, trigger_occurred_at, extract(epoch from now() - armed_at)::float8 as waited
+	from absence_timers
+	where timer = $1 and armed_at <= now() - $2::interval and armed_at > now() - $3::interval
+	order by armed_at limit $4 for update skip locked)
+select d.tenant_id, d.key, d.armed_at, d.trigger_at, d.waited, d.trigger_event_id, d.trigger_occurred_at, e.event_name, e.received_at,
+	e.anonymous_id, e.user_id, e.session_id, e.page_url, e.referrer, e.user_agent, e.properties, e.client_id
+from due d left join lateral (select * from events e where e.tenant_id = d.tenant_id and e.event_id = d.trigger_event_id
+	and e.occurred_at = d.trigger_occurred_at) e on true
+order by d.armed_at`
+
+// doneSQL marks timers as dealt with, up to the trigger that was seen.
+const doneSQL = `
+update absence_timers t set done_at = u.done_at
+from unnest($2::int[], $3::text[], $4::timestamptz[]) as u(tenant_id, key, done_at)
+where t.timer = $1 and t.tenant_id = u.tenant_id and t.key = u.key`
+
+// absence decides about the timers of one rule that have run out.
+func (s *Sweeper) absence(ctx context.Context, a pipeline.Absence) error {
+	oldest := 0.0
+	err := s.untilFew(ctx, func(ctx context.Context, tx pgx.Tx) (int, func(), error) {
+		due, waited, err := readDue(ctx, tx, a, s.cfg.Batch)
+		if err != nil || len(due) == 0 {
+			return 0, nil, err
+		}
+		oldest = max(oldest, waited-a.Within.Seconds())
+		n := len(due)
+		done, expired := due, 0
+		if a.First {
+			if due, expired, err = firstAnchors(ctx, tx, a, due); err != nil {
+				return 0, nil, err
+			}
+			// What fires, or belongs to a streak that has fired, is done; firstAnchors has set the others' clocks.
+			done = nil
+		}
+		committed, err := s.rules.Fire(ctx, tx, a.Timer, due)
+		if err != nil {
+			return 0, nil, err
+		}
+		return n, func() {
+			committed()
+			s.metrics.fired.WithLabelValues(a.Rule).Add(float64(len(due)))
+			s.metrics.expired.WithLabelValues(a.Rule).Add(float64(expired))
+		}, markDone(ctx, tx, a.Timer, done)
+	})
+	s.metrics.late.WithLabelValues(a.Rule).Set(oldest)
+	if err != nil {
+		return fmt.Errorf("sweep: timers of rule %s: %w", a.Rule, err)
+	}
+	return nil
+}
+
+func markDone(ctx context.Context, tx pgx.Tx, timer string, due []pipeline.Due) error {
+	tenants, keys, latest := make([]int32, len(due)), make([]string, len(due)), make([]time.Time, len(due))
+	for i, d := range due {
+		tenants[i], keys[i], latest[i] = d.Tenant, d.Key, d.Latest
+	}
+	if len(due) == 0 {
+		return nil
+	}
+	_, err := tx.Exec(ctx, doneSQL, timer, tenants, keys, latest)
+	return err
+}
+
+// anyTime is longer ago than any event.
+const anyTime = 100 * 365 * 24 * time.Hour
+
+// readDue gives the timers, and for how many seconds the oldest has been armed.
+func readDue(ctx context.Context, tx pgx.Tx, a pipeline.Absence, limit int) (due []pipeline.Due, waited float64, err error) {
+	lookback := a.Lookback
+	if a.First {
+		lookback = anyTime // the timer's clock is a bound from below; firstSQL looks at the real one
+	}
+	rows, err := tx.Query(ctx, dueSQL, a.Timer, a.Within, lookback, limit)
+	if err != nil {
+		return nil, 0, err
+	}
+	var d pipeline.Due
+	var w float64
+	var e eventRow
+	_, err = pgx.ForEachRow(rows, append([]any{&d.Tenant, &d.Key, &d.Anchor, &d.Latest, &w}, e.fields()...), func() error {
+		waited = max(waited, w)
+		d.Trigger = e.event(d.Tenant)
+		due = append(due, d)
+		return nil
+	})
+	return due, waited, err
+}
+
+// eventRow reads a row of events, or nulls where there is none.
+type eventRow struct {
+	id                                                            pipeline.UUID
+	occurred                                                      time.Time
+	name                                                          *string
+	received                                                      *time.Time
+	anonymous, user, session, page, referrer, userAgent, clientID *string
+	properties                                                    []byte
+}
+
+func (e *eventRow) fields() []any {
+	return []any{&e.id, &e.occurred, &e.name, &e.received, &e.anonymous, &e.user, &e.session, &e.page, &e.referrer, &e.userAgent,
+		&e.properties, &e.clientID}
+}
+
+func (e *eventRow) event(tenant int32) pipeline.Event {
+	if e.name == nil {
+		return pipeline.Event{}
+	}
+	text := func(s *string) string {
+		if s == nil {
+			return ""
+		}
+		return *s
+	}
+	return pipeline.Event{ID: e.id, ClientID: text(e.clientID), Tenant: tenant, Name: *e.name, OccurredAt: e.occurred.UTC(),
+		ReceivedAt: e.received.UTC(), AnonymousID: text(e.anonymous), UserID: text(e.user), SessionID: text(e.session),
+		PageURL: text(e.page), Referrer: text(e.referrer), UserAgent: text(e.userAgent),
+		Properties: append([]byte(nil), e.properties...)}
+}
+
+// firstSQL works out, from the whole history of keys, where the current streak of triggers began. A streak fires once:
+// after it has, a cancel has to come before anything fires again. What fires, and what has fired, is done; the clock
+// of a streak that began later than the timer knew is set to its beginning.
+const firstSQL = `
+with asked as (select * from unnest($2::int[], $3::text[]) as u(tenant_id, key)),
+streak as (
+	select t.tenant_id, t.key, t.trigger_at, t.fired_at, t.cancel_at, f.at, f.event_id, f.occurred_at
+	from asked a join absence_timers t on t.timer = $1 and t.tenant_id = a.tenant_id and t.key = a.key
+	cross join lateral (select h.at, h.event_id, h.occurred_at from absence_history h
+		where h.timer = $1 and h.tenant_id = t.tenant_id and h.key = t.key and not h.cancels
+			and h.at > coalesce(t.cancel_at, '-infinity') order by h.at, h.event_id limit 1) f),
+verdict as (
+	select *, fired_at is not null and coalesce(cancel_at, '-infinity') <= fired_at as over, at <= now() - $4::interval as ripe,
+		at <= now() - $5::interval as expired
+	from streak),
+moved as (
+	update absence_timers t set first_at = v.at,
+		done_at = case when v.over or v.ripe then v.trigger_at else t.done_at end,
+		fired_at = case when not v.over and v.ripe and not v.expired then v.at else t.fired_at end
+	from verdict v where t.timer = $1 and t.tenant_id = v.tenant_id and t.key = v.key)
+select v.expired, v.tenant_id, v.key, v.at, v.trigger_at, v.event_id, v.occurred_at, e.event_name, e.received_at, e.anonymous_id, e.user_id,
+	e.session_id, e.page_url, e.referrer, e.user_agent, e.properties, e.client_id
+from verdict v left join lateral (select * from events e where e.tenant_id = v.tenant_id and e.event_id = v.event_id
+	and e.occurred_at = v.occurred_at) e on true
+where not v.over and v.ripe order by v.at`
+
+// firstAnchors replaces timers that woke by those that fire.
+func firstAnchors(ctx context.Context, tx pgx.Tx, a pipeline.Absence, woken []pipeline.Due) (fire []pipeline.Due, expired int, err error) {
+	tenants, keys := make([]int32, len(woken)), make([]string, len(woken))
+	for i, d := range woken {
+		tenants[i], keys[i] = d.Tenant, d.Key
+	}
+	rows, err := tx.Query(ctx, firstSQL, a.Timer, tenants, keys, a.Within, a.Lookback)
+	if err != nil {
+		return nil, 0, err
+	}
+	var d pipeline.Due
+	var e eventRow
+	var late bool
+	_, err = pgx.ForEachRow(rows, append([]any{&late, &d.Tenant, &d.Key, &d.Anchor, &d.Latest}, e.fields()...), func() error {
+		if late {
+			expired++
+			return nil
+		}
+		d.Trigger = e.event(d.Tenant)
+		fire = append(fire, d)
+		return nil
+	})
+	return fire, expired, err
+}
+
+// expireSQL counts timers that nobody looked at while they could fire, and stops their clocks.
+const expireSQL = `
+update absence_timers t set done_at = t.trigger_at from (
+	select tenant_id, key from absence_timers where timer = $1 and armed_at <= now() - $2::interval
+	order by armed_at limit $3 for update skip locked) late
+where t.timer = $1 and t.tenant_id = late.tenant_id and t.key = late.key`
+
+// forgetSQL removes timers that no event can make fire any more: everything about them is older than the lookback. They
+// are kept for a day longer, for messages that wait to be sent.
+const forgetSQL = `
+delete from absence_timers t using (
+	select tenant_id, key from absence_timers
+	where timer = $1 and armed_at is null and greatest(trigger_at, cancel_at, activity_at) <= now() - $2::interval - interval '1 day'
+	limit $3 for update skip locked) old
+where t.timer = $1 and t.tenant_id = old.tenant_id and t.key = old.key`
+
+const forgetHistorySQL = `
+delete from absence_history h using (
+	select tenant_id, key, at, event_id from absence_history where timer = $1 and at <= now() - $2::interval - interval '1 day'
+	limit $3 for update skip locked) old
+where h.timer = $1 and (h.tenant_id, h.key, h.at, h.event_id) = (old.tenant_id, old.key, old.at, old.event_id)`
+
+// clean removes what a rule's timers do not need any more.
+func (s *Sweeper) clean(ctx context.Context, a pipeline.Absence) error {
+	var errs []error
+	for _, sql := range []string{expireSQL, forgetSQL, forgetHistorySQL} {
+		if sql == forgetHistorySQL && !a.First || sql == expireSQL && a.First {
+			continue
+		}
+		errs = append(errs, s.untilFew(ctx, func(ctx context.Context, tx pgx.Tx) (int, func(), error) {
+			tag, err := tx.Exec(ctx, sql, a.Timer, a.Lookback, s.cfg.Batch)
+			n := int(tag.RowsAffected())
+			return n, func() {
+				if sql == expireSQL {
+					s.metrics.expired.WithLabelValues(a.Rule).Add(float64(n))
+				}
+			}, err
+		}))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("sweep: clean timers of rule %s: %w", a.Rule, err)
+	}
+	return nil
+}

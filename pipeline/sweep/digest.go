@@ -1,0 +1,40 @@
+package sweep
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"sluice/pipeline"
+)
+
+// heldSQL takes the subjects whose digest is due and starts their count anew.
+const heldSQL = `
+with due as materialized (
+	select tenant_id, rule_id, subject, suppressed, suppressed_since from rule_subjects
+	where digest_due_at <= now() order by digest_due_at limit $1 for update skip locked),
+reset as (
+	update rule_subjects s set suppressed = 0, suppressed_since = null, digest_due_at = null from due d
+	where s.tenant_id = d.tenant_id and s.rule_id = d.rule_id and s.subject = d.subject)
+select tenant_id, rule_id, subject, suppressed, suppressed_since from due`
+
+// digests tells what cooldown and cap held back.
+func (s *Sweeper) digests(ctx context.Context) error {
+	err := s.untilFew(ctx, func(ctx context.Context, tx pgx.Tx) (int, func(), error) {
+		rows, err := tx.Query(ctx, heldSQL, s.cfg.Batch)
+		if err != nil {
+			return 0, nil, err
+		}
+		held, err := pgx.CollectRows(rows, pgx.RowToStructByPos[pipeline.Held])
+		if err != nil || len(held) == 0 {
+			return 0, nil, err
+		}
+		committed, err := s.rules.Digest(ctx, tx, held)
+		return len(held), committed, err
+	})
+	if err != nil {
+		return fmt.Errorf("sweep: digests: %w", err)
+	}
+	return nil
+}
