@@ -4,10 +4,10 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // Metrics are what claiming exports. One per Queue.
 type Metrics struct {
-	claims, emptyClaims, lateWrites, released prometheus.Counter
-	leases, finished                          *prometheus.CounterVec
-	claimSeconds, finishSeconds               prometheus.Histogram
-	errors                                    *prometheus.CounterVec
+	claims, emptyClaims, lateWrites, released, extended prometheus.Counter
+	leases, finished                                    *prometheus.CounterVec
+	claimSeconds, finishSeconds                         prometheus.Histogram
+	errors                                              *prometheus.CounterVec
 
 	due, leased, scheduled, dead, oldestDue *prometheus.GaugeVec
 }
@@ -40,6 +40,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		emptyClaims:   counter("empty_claims_total", "Claims that found nothing."),
 		lateWrites:    counter("late_writes_total", "Results refused since the lease had run out and another worker, or an operator, has the message."),
 		released:      counter("released_messages_total", "Leases given back without an attempt."),
+		extended:      counter("extended_leases_total", "Leases extended since their message still waited or was being sent."),
 		leases:        counters("leased_messages_total", "Messages leased.", "destination"),
 		finished:      counters("finished_messages_total", "Results recorded: sent, failed (to be tried again), dead, skipped.", "status"),
 		claimSeconds:  seconds("claim_seconds", "Duration of a claim statement, with its round trip."),

@@ -28,6 +28,8 @@ type Queue struct {
 	log     *slog.Logger
 	mode    pgx.QueryExecMode
 
+	order map[string]int16 // how to claim for a destination that keeps an order; see Ordered
+
 	counted map[string]struct{} // destinations whose gauges were ever set; Run's alone
 }
 
@@ -36,7 +38,7 @@ func New(cfg Config, pool *pgxpool.Pool, metrics *Metrics, log *slog.Logger) (*Q
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	q := &Queue{cfg: cfg, pool: pool, metrics: metrics, log: log, counted: map[string]struct{}{}}
+	q := &Queue{cfg: cfg, pool: pool, metrics: metrics, log: log, counted: map[string]struct{}{}, order: map[string]int16{}}
 	// A prepared statement keeps its plan. One made while the outbox was empty reads the whole table, and would go on
 	// doing so while it fills. Planning takes 0.2 ms for a whole batch. Who chose another mode, for a pooler, keeps it.
 	q.mode = pool.Config().ConnConfig.DefaultQueryExecMode
@@ -49,6 +51,18 @@ func New(cfg Config, pool *pgxpool.Pool, metrics *Metrics, log *slog.Logger) (*Q
 // Lease is how long a claim lasts.
 func (q *Queue) Lease() time.Duration { return q.cfg.Lease }
 
+// Ordered makes a destination's messages be claimed one at a time for each subject, in the order of their ids: the next
+// one comes when the one before is final. With deadBlocks, a dead one holds up those after it until it is retried or
+// discarded; without, they go on. To be called before the first Claim.
+func (q *Queue) Ordered(destination string, deadBlocks bool) {
+	q.order[destination] = orderDeadSkips
+	if deadBlocks {
+		q.order[destination] = orderDeadBlocks
+	}
+}
+
+const orderDeadSkips, orderDeadBlocks = 1, 2
+
 // claimSQL leases up to room messages for each destination.
 //
 // The lateral subquery walks outbox_claimable, which holds unfinished messages only, from the oldest of one
@@ -57,16 +71,24 @@ func (q *Queue) Lease() time.Duration { return q.cfg.Lease }
 // no row is given out twice. MATERIALIZED and the array keep the planner from anything but one walk and then one
 // lookup by primary key for each row found: it takes ten elements for the array's unknown length, where it would
 // estimate a join from the whole backlog.
+// Where order is kept, a message waits for those before it, of the same subject, that are not final; outbox_order finds
+// them. Ids are given out before transactions commit, so the order is that of messages which the application itself
+// made one after the other.
 // The update touches no indexed column, so it is a HOT update: no index entry is written.
 const claimSQL = `
 with due as materialized (
     select o.message_id
-    from unnest($1::text[], $2::integer[]) as w (destination, room)
+    from unnest($1::text[], $2::integer[], $5::smallint[]) as w (destination, room, keep_order)
     cross join lateral (
         select message_id
-        from outbox
+        from outbox m
         where destination = w.destination and status in ('pending', 'failed') and run_after <= now()
             and (locked_until is null or locked_until <= now())
+            and (w.keep_order = 0 or not exists (
+                select from outbox before
+                where before.destination = m.destination and before.tenant_id = m.tenant_id and before.subject_key = m.subject_key
+                    and before.message_id < m.message_id and before.status in ('pending', 'failed', 'dead')
+                    and (before.status <> 'dead' or w.keep_order = 2)))
         order by run_after
         limit w.room
         for update skip locked
@@ -92,15 +114,15 @@ func (q *Queue) Claim(ctx context.Context, room map[string]int) ([]pipeline.Leas
 		return nil, nil
 	}
 	slices.Sort(destinations)
-	rooms := make([]int32, len(destinations))
+	rooms, order := make([]int32, len(destinations)), make([]int16, len(destinations))
 	for i, d := range destinations {
-		rooms[i] = int32(room[d])
+		rooms[i], order[i] = int32(room[d]), q.order[d]
 	}
 	ctx, cancel := context.WithTimeout(ctx, q.cfg.Timeout)
 	defer cancel()
 	token := pipeline.NewUUIDv4()
 	start := time.Now() // before the statement, so that Until errs on the early side
-	rows, err := q.pool.Query(ctx, claimSQL, q.mode, destinations, rooms, q.cfg.Lease.Seconds(), token)
+	rows, err := q.pool.Query(ctx, claimSQL, q.mode, destinations, rooms, q.cfg.Lease.Seconds(), token, order)
 	if err != nil {
 		return nil, q.failed("claim", err)
 	}

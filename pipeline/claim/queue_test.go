@@ -241,6 +241,97 @@ func TestConcurrentClaimsAreDisjoint(t *testing.T) {
 	}
 }
 
+// Every attempt is noted, and nothing that was none.
+func TestAttemptsAreNoted(t *testing.T) {
+	pool := pgtest.New(t)
+	q := newQueue(t, pool)
+	insert(t, pool, "crm", 2)
+	tried := func(l pipeline.Lease, status pipeline.DeliveryStatus, http int, reason string) pipeline.Result {
+		r := result(l, status)
+		r.HTTPStatus, r.Error, r.StartedAt, r.Latency = http, reason, time.Now().Add(-time.Minute), 250*time.Millisecond
+		return r
+	}
+	first := claim(t, q, "crm", 2)
+	finish(t, q, tried(first[0], pipeline.Failed, 503, "HTTP 503"), result(first[1], pipeline.Released))
+	exec(t, pool, `update outbox set locked_until = now() - interval '1 second'`)
+	second := claim(t, q, "crm", 2)
+	finish(t, q, tried(second[0], pipeline.Sent, 200, ""), tried(first[1], pipeline.Failed, 0, "timeout"))
+	got := value(t, pool, `select string_agg(concat_ws(' ', message_id, coalesce(attempt::text, '-'), status, coalesce(http_status::text, '-'), latency_seconds,
+		coalesce(error, '-'), started_at between now() - interval '2 minutes' and now() - interval '1 minute'), ', ' order by started_at)
+		from outbox_attempts`)
+	want := fmt.Sprintf("%d 1 failed 503 0.25 HTTP 503 t, %d 2 sent 200 0.25 - t, %d - late - 0.25 timeout t", first[0].ID, first[0].ID, first[1].ID)
+	if got != want {
+		t.Errorf("attempts = %s\nwant %s", got, want)
+	}
+}
+
+func TestExtend(t *testing.T) {
+	pool := pgtest.New(t)
+	q := newQueue(t, pool)
+	insert(t, pool, "crm", 3)
+	leases := claim(t, q, "crm", 3)
+	exec(t, pool, `update outbox set locked_until = now() - interval '1 second'`)
+	taken := claim(t, q, "crm", 1)[0] // the oldest, which another worker has now
+	finish(t, q, result(leases[1], pipeline.Sent))
+	before := time.Now()
+	ends, err := q.Extend(t.Context(), leases)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if end, ok := ends[leases[2].ID]; len(ends) != 1 || !ok || end.Before(before.Add(q.Lease())) {
+		t.Errorf("Extend gave %v; want an end for message %d only, %s from now", ends, leases[2].ID, q.Lease())
+	}
+	got := value(t, pool, `select string_agg(message_id::text, ' ' order by message_id) from outbox where locked_until > now() + interval '50 seconds'`)
+	if want := fmt.Sprintf("%d %d", taken.ID, leases[2].ID); got != want {
+		t.Errorf("leased for a minute from now: %s; want %s", got, want)
+	}
+}
+
+// Where order is kept, a subject has one message out at a time, in the order of ids; a dead one lets the others go on, or
+// holds them up.
+func TestOrder(t *testing.T) {
+	for name, deadBlocks := range map[string]bool{"skip": false, "block": true} {
+		pool := pgtest.New(t)
+		q := newQueue(t, pool)
+		q.Ordered("crm", deadBlocks)
+		insert(t, pool, "crm", 4)
+		insert(t, pool, "mail", 1)
+		exec(t, pool, `update outbox set subject_key = case when dedupe_key in ('crm:1', 'crm:2', 'crm:3') then 'a' else 'b' end`)
+		// The same subject of another tenant, and of another destination, is another subject.
+		exec(t, pool, `insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, payload) values (2, 't', 'a', 'crm:5', 'crm', '{}')`)
+		exec(t, pool, `update outbox set run_after = now() - interval '1 hour' where dedupe_key = 'crm:2'`) // older, but not first
+		keys := func(leases []pipeline.Lease) string {
+			var all []string
+			for _, l := range leases {
+				all = append(all, value(t, pool, `select dedupe_key from outbox where message_id = $1`, l.ID))
+			}
+			return strings.Join(all, " ")
+		}
+		expect := func(want string) []pipeline.Lease {
+			t.Helper()
+			leases := claim(t, q, "crm", 10)
+			if got := keys(leases); got != want {
+				t.Fatalf("%s: claimed %q; want %q", name, got, want)
+			}
+			return leases
+		}
+		first := expect("crm:1 crm:4 crm:5")
+		expect("")
+		failed := result(first[0], pipeline.Failed)
+		failed.RetryIn = time.Hour
+		finish(t, q, failed, result(first[1], pipeline.Sent), result(first[2], pipeline.Sent))
+		expect("") // crm:1 waits for its next attempt
+		exec(t, pool, `update outbox set run_after = now() where status = 'failed'`)
+		finish(t, q, result(expect("crm:1")[0], pipeline.Sent))
+		finish(t, q, result(expect("crm:2")[0], pipeline.Dead))
+		if deadBlocks {
+			expect("")
+			exec(t, pool, `update outbox set status = 'skipped' where status = 'dead'`)
+		}
+		finish(t, q, result(expect("crm:3")[0], pipeline.Sent))
+	}
+}
+
 // Claim and Finish read outbox by the indexes they were written for, before and after the table was analyzed.
 func TestPlans(t *testing.T) {
 	pool := pgtest.New(t)
@@ -253,13 +344,14 @@ func TestPlans(t *testing.T) {
 		case "analyzed":
 			exec(t, pool, `analyze outbox`)
 		}
-		plan := explain(t, pool, claimSQL, []string{"crm", "sales"}, []int32{500, 500}, 60.0, pipeline.NewUUIDv4())
+		plan := explain(t, pool, claimSQL, []string{"crm", "sales"}, []int32{500, 500}, 60.0, pipeline.NewUUIDv4(), []int16{0, 1})
 		if !strings.Contains(plan, "Index Scan using outbox_claimable") || !byKey.MatchString(plan) || strings.Contains(plan, "Seq Scan") {
 			t.Errorf("claim, %s, is not planned as one walk along outbox_claimable and lookups by key:\n%s", state, plan)
 		}
 		ids, tokens := make([]int64, 500), make([]pipeline.UUID, 500)
-		plan = explain(t, pool, finishSQL, ids, tokens, make([]string, 500), make([]float64, 500), make([]string, 500))
-		if !byKey.MatchString(plan) || strings.Contains(plan, "Seq Scan") {
+		plan = explain(t, pool, finishSQL, ids, tokens, make([]string, 500), make([]float64, 500), make([]string, 500),
+			make([]int32, 500), make([]float64, 500), make([]float64, 500))
+		if !byKey.MatchString(plan) || strings.Contains(plan, "Seq Scan on outbox ") {
 			t.Errorf("finish, %s, is not planned as lookups by key:\n%s", state, plan)
 		}
 	}

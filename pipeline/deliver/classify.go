@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -74,6 +76,37 @@ func clean(reason string, secrets []string) string {
 		cut--
 	}
 	return reason[:cut]
+}
+
+// well says whether a destination did its part in an attempt: it answered, and not with a failure of its own. The gate
+// counts by it.
+func (a answer) well() bool {
+	return a.err == nil && a.status < 500 && a.status != 408 && a.status != 425 && a.status != 429
+}
+
+// summary is the answer in a word or two, for a log. It quotes nothing of it.
+func (a answer) summary() string {
+	if a.err != nil {
+		return describe(a.err)
+	}
+	return fmt.Sprintf("HTTP %d", a.status)
+}
+
+// pause is how long the destination asked to be left alone, by Retry-After: seconds or a date (RFC 9110). 0: it did not,
+// or not in a way that can be read.
+func (a answer) pause(now time.Time) time.Duration {
+	s := strings.TrimSpace(a.retryAfter)
+	if s == "" || a.well() {
+		return 0
+	}
+	if n, err := strconv.ParseUint(s, 10, 32); err == nil {
+		return time.Duration(n) * time.Second
+	}
+	t, err := http.ParseTime(s)
+	if err != nil {
+		return 0
+	}
+	return max(t.Sub(now), 0)
 }
 
 // schedule says how long to wait before the next attempt.

@@ -73,13 +73,18 @@ func (c Config) validate() error {
 const leaseMargin = 2 * time.Second
 
 // checkLease refuses destinations whose messages may wait for longer than their lease: with p messages held for each
-// sender, the last of them is sent after the p-1 before it have taken the whole timeout.
+// sender, the last of them is sent after the p-1 before it have taken the whole timeout. Leases are extended while work
+// goes on, but that needs the database; this does not.
 func checkLease(ds Destinations, lease time.Duration) error {
 	var errs []error
 	for _, d := range ds.list {
-		if need := time.Duration(d.prefetch)*d.timeout + leaseMargin; need > lease {
-			errs = append(errs, fmt.Errorf("destination %q (%s): claim.lease is %s, but with timeout %s and prefetch %d its messages need %s: raise claim.lease, or lower the timeout or the prefetch",
-				d.Name, d.where, lease, d.timeout, d.prefetch, need))
+		if need := d.longestWait() + leaseMargin; need > lease {
+			rate := ""
+			if d.rate > 0 {
+				rate = fmt.Sprintf(", rate %g", d.rate)
+			}
+			errs = append(errs, fmt.Errorf("destination %q (%s): claim.lease is %s, but with timeout %s, prefetch %d%s its messages need %s: raise claim.lease, or lower the timeout or the prefetch",
+				d.Name, d.where, lease, d.timeout, d.prefetch, rate, need))
 		}
 	}
 	return errors.Join(errs...)

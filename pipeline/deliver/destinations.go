@@ -29,8 +29,43 @@ type Destination struct {
 	attempts    int
 	retry       schedule
 	retryStatus map[int]bool
-	web         webhookConfig
+	breaker     breaker
+	rate        float64 // messages a second; 0: no limit
+	burst       int
+	// maxRetryAfter bounds the wait that a receiver may ask for with Retry-After.
+	maxRetryAfter time.Duration
+	paused        bool
+	order         string // "", deadSkips or deadBlocks
+	web           webhookConfig
 }
+
+// capacity is how many messages may be held for the destination. One with a rate holds what it may send in a few
+// seconds.
+func (d *Destination) capacity() int {
+	n := d.concurrency * d.prefetch
+	if d.rate > 0 {
+		n = min(n, max(1, int(d.rate*rateWindow.Seconds())))
+	}
+	return n
+}
+
+// rateWindow: 5 s, a few polls. A guess.
+const rateWindow = 5 * time.Second
+
+// longestWait is for how long a message may be held before its own attempt ends.
+func (d *Destination) longestWait() time.Duration {
+	wait := time.Duration(d.prefetch) * d.timeout
+	if d.rate > 0 {
+		wait += time.Duration(float64(d.capacity()) / d.rate * float64(time.Second))
+	}
+	return wait
+}
+
+// What happens to the messages behind a dead one, where a destination keeps the order per subject.
+const (
+	deadSkips  = "skip"
+	deadBlocks = "block"
+)
 
 // Names lists the destinations in the file's order.
 func (ds Destinations) Names() []string {
@@ -113,7 +148,17 @@ func (p *parser) destination(n *yaml.Node) *Destination {
 	m.number("prefetch", &d.prefetch, 1, 1000)
 	m.number("attempts", &d.attempts, 1, 1000)
 	m.duration("timeout", &d.timeout, time.Millisecond, time.Hour)
+	d.maxRetryAfter = time.Hour
+	m.duration("max_retry_after", &d.maxRetryAfter, 0, maxWait)
+	d.paused = m.boolean("paused")
 	d.retry = p.schedule(m)
+	d.breaker = p.breaker(m)
+	if m.decode("rate", "a number above 0: messages a second", &d.rate) && !(d.rate > 0 && d.rate <= 1e6) {
+		p.add(m.get("rate"), "%s: rate must be a number above 0: messages a second", m.what)
+	}
+	d.burst = max(1, int(d.rate))
+	m.number("burst", &d.burst, 1, 1_000_000)
+	d.order = p.order(m)
 	d.retryStatus = p.retryStatus(m)
 	switch d.Type {
 	case "webhook":
@@ -153,6 +198,45 @@ func (p *parser) schedule(m *mapping) schedule {
 		p.add(n, "%s: retry must be a list such as [5s, 5m, 1h], or hold base, max and jitter", m.what)
 	}
 	return s
+}
+
+// breaker reads breaker: off, or its parameters.
+func (p *parser) breaker(m *mapping) breaker {
+	b := defaultBreaker
+	n := m.get("breaker")
+	switch {
+	case n == nil:
+	case n.Kind == yaml.ScalarNode && (n.Value == "off" || n.Value == "false"):
+		b.failures = 0
+	case n.Kind == yaml.MappingNode:
+		e := p.mapping(n, m.what+": breaker")
+		e.number("failures", &b.failures, 1, 1_000_000)
+		e.duration("pause", &b.pause, time.Millisecond, maxWait)
+		e.duration("max_pause", &b.maxPause, time.Millisecond, maxWait)
+		e.finish()
+	default:
+		p.add(n, "%s: breaker must be off, or hold failures, pause and max_pause", m.what)
+	}
+	return b
+}
+
+// order reads order: {by: subject_key, dead: skip or block}.
+func (p *parser) order(m *mapping) string {
+	n := m.get("order")
+	if n == nil {
+		return ""
+	}
+	e := p.mapping(n, m.what+": order")
+	by, _ := e.str("by")
+	if by != "subject_key" {
+		p.add(n, "%s: by must be subject_key", e.what)
+	}
+	dead, _ := e.str("dead")
+	if dead != deadSkips && dead != deadBlocks {
+		p.add(n, "%s: dead must be skip (the messages after a dead one go on) or block (they wait until it is retried or discarded)", e.what)
+	}
+	e.finish()
+	return dead
 }
 
 // retryStatus reads the status codes that are tried again although they would be final.

@@ -145,7 +145,7 @@ func TestLeaseTooShortIsRefusedWithTheNumbers(t *testing.T) {
 		// Only then would it get as far as the metrics.
 		t.Fatal("New took a lease of 1m for 8 messages of 30s each")
 	}
-	for _, want := range []string{`destination "slow" (destinations.yaml:2)`, "claim.lease is 1m0s", "timeout 30s and prefetch 8", "need 4m2s"} {
+	for _, want := range []string{`destination "slow" (destinations.yaml:2)`, "claim.lease is 1m0s", "timeout 30s, prefetch 8", "need 4m2s"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q does not say %q", err, want)
 		}

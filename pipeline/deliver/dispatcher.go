@@ -29,8 +29,14 @@ type Queue interface {
 	// Finish records results. late counts those refused, since the lease had run out and the message changed hands.
 	// After an error it is called again with the same results.
 	Finish(ctx context.Context, results []pipeline.Result) (late int, err error)
+	// Extend makes leases last for Lease() from now on, and gives the new ends, by message, of those that are still held.
+	// It reads the leases' ids and tokens only.
+	Extend(ctx context.Context, leases []pipeline.Lease) (map[int64]time.Time, error)
 	// Lease is how long a claim lasts.
 	Lease() time.Duration
+	// Ordered makes a destination's messages be claimed one at a time for each subject, in the order of their ids. With
+	// deadBlocks, a dead message holds up those after it. Called before the first claim.
+	Ordered(destination string, deadBlocks bool)
 }
 
 // Dispatcher delivers. Run it once.
@@ -48,6 +54,7 @@ type Dispatcher struct {
 	senders      conc.WaitGroup
 	held, bytes  atomic.Int64
 	aborted      atomic.Bool
+	draining     chan struct{} // closed when Run's ctx ended
 }
 
 // done is a result on its way to the database, with what it frees.
@@ -73,12 +80,15 @@ func New(cfg Config, ds Destinations, queue Queue, metrics *Metrics, log *slog.L
 		return nil, err
 	}
 	d := &Dispatcher{cfg: cfg, queue: queue, metrics: metrics, log: log, lanes: map[string]*lane{},
-		nudge: make(chan struct{}, 1), freed: make(chan struct{}, 1),
+		nudge: make(chan struct{}, 1), freed: make(chan struct{}, 1), draining: make(chan struct{}),
 		results: make(chan done, cfg.MaxHeld)} // a sender never waits for the database
 	for _, dest := range ds.list {
 		l := newLane(dest, newSink(dest, g), metrics)
 		d.lanes[dest.Name] = l
 		d.order = append(d.order, l)
+		if dest.order != "" {
+			queue.Ordered(dest.Name, dest.order == deadBlocks)
+		}
 	}
 	return d, nil
 }
@@ -100,11 +110,13 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	working, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	finished := make(chan struct{})
-	var recorder, watcher conc.WaitGroup
+	var recorder, extender, watcher conc.WaitGroup
 	recorder.Go(func() { d.record(working) })
+	extender.Go(func() { d.extend(working, finished) })
 	watcher.Go(func() { d.watchDrain(ctx, finished, giveUp) })
 
 	d.claim(ctx, working)
+	close(d.draining)
 	for _, l := range d.order {
 		for _, lease := range l.empty() {
 			d.done(l, &lease, pipeline.Result{Status: pipeline.Released})
@@ -114,6 +126,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	close(d.results)
 	recorder.Wait()
 	close(finished)
+	extender.Wait()
 	watcher.Wait()
 	for _, l := range d.order {
 		l.sink.close()
@@ -237,7 +250,9 @@ func (d *Dispatcher) send(l *lane) {
 		if !ok {
 			return
 		}
-		d.done(l, &lease, d.attempt(l, &lease))
+		r := d.attempt(l, &lease)
+		l.ended(lease.ID)
+		d.done(l, &lease, r)
 	}
 }
 
@@ -248,23 +263,58 @@ func (d *Dispatcher) attempt(l *lane, lease *pipeline.Lease) pipeline.Result {
 			"given up before attempt %d: only %d are allowed, and none of the last ones was recorded (its worker died, or its lease of %s ran out)",
 			lease.Attempt, l.d.attempts, d.queue.Lease())}
 	}
+	if l.limiter != nil && !d.pace(l) {
+		return pipeline.Result{Status: pipeline.Released}
+	}
 	now := time.Now()
 	if lease.Until.Sub(now) < l.d.timeout+leaseMargin/2 {
 		return pipeline.Result{Status: pipeline.Released}
 	}
+	ok, probe, wait := l.gate.enter(now)
+	if !ok {
+		// Spread over a fifth more, so that not all come back at once.
+		return pipeline.Result{Status: pipeline.Released, RetryIn: wait + time.Duration(rand.Float64()*float64(wait)/5)}
+	}
 	a := l.sink.send(lease, now, now.Add(l.d.timeout))
-	r := pipeline.Result{HTTPStatus: a.status, StartedAt: now, Latency: time.Since(now)}
+	end := time.Now()
+	pause := min(a.pause(end), l.d.maxRetryAfter)
+	r := pipeline.Result{HTTPStatus: a.status, StartedAt: now, Latency: end.Sub(now)}
 	if a.err != nil && d.aborted.Load() {
 		r.Status, r.Error = pipeline.Failed, "interrupted: the process stopped before the answer came"
 		return r
+	}
+	if closed := l.gate.leave(end, probe, a.well(), min(pause, l.d.breaker.maxPause)); closed > 0 {
+		l.closings.Inc()
+		d.log.Warn("deliver: leaving a destination alone", "destination", l.d.Name, "for", closed, "after", a.summary())
 	}
 	r.Status, r.Error = classify(l.d, lease.Attempt, a)
 	r.Error = clean(r.Error, l.d.web.secrets)
 	if r.Status == pipeline.Failed {
 		r.RetryIn = l.d.retry.wait(lease.Attempt)
+		if pause > 0 {
+			r.RetryIn = max(pause, minWait)
+		}
 	}
 	l.seconds.Observe(r.Latency.Seconds())
 	return r
+}
+
+// pace waits for the destination's rate. It reports false when the process stops first.
+func (d *Dispatcher) pace(l *lane) bool {
+	r := l.limiter.Reserve()
+	delay := r.Delay()
+	if delay == 0 {
+		return true
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-d.draining:
+		r.Cancel()
+		return false
+	}
 }
 
 // done sends a result on its way. It waits for nothing: there is a place for every lease held.

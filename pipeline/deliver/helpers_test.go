@@ -66,7 +66,10 @@ type fakeQueue struct {
 	due      []pipeline.Lease
 	results  []pipeline.Result
 	claims   []map[string]int
-	failures int // calls that fail from now on
+	failures int            // calls that fail from now on
+	lost     map[int64]bool // messages that another worker took
+	extended int
+	ordered  map[string]bool
 	finishes int
 }
 
@@ -108,6 +111,26 @@ func (q *fakeQueue) Finish(_ context.Context, results []pipeline.Result) (int, e
 	}
 	q.results = append(q.results, results...)
 	return 0, nil
+}
+
+func (q *fakeQueue) Extend(_ context.Context, leases []pipeline.Lease) (map[int64]time.Time, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	ends := map[int64]time.Time{}
+	for _, l := range leases {
+		if !q.lost[l.ID] {
+			ends[l.ID] = time.Now().Add(q.lease)
+			q.extended++
+		}
+	}
+	return ends, nil
+}
+
+func (q *fakeQueue) Ordered(destination string, deadBlocks bool) {
+	if q.ordered == nil {
+		q.ordered = map[string]bool{}
+	}
+	q.ordered[destination] = deadBlocks
 }
 
 // add makes n messages due; their ids count on.
@@ -195,3 +218,5 @@ func refusedAddress(t testing.TB) string {
 }
 
 func testMetrics() *Metrics { return NewMetrics(prometheus.NewRegistry()) }
+
+var discard = slog.New(slog.DiscardHandler)

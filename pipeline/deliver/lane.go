@@ -2,8 +2,10 @@ package deliver
 
 import (
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	"sluice/pipeline"
 )
@@ -13,13 +15,18 @@ import (
 type lane struct {
 	d    *Destination
 	sink sink
+	gate gate
 
+	closings                 prometheus.Counter
 	attempts                 map[pipeline.DeliveryStatus]prometheus.Counter
 	seconds                  prometheus.Observer
 	heldGauge, inFlightGauge prometheus.Gauge
 
+	limiter *rate.Limiter // nil: no limit
+
 	mu      sync.Mutex
 	waiting []pipeline.Lease
+	sending map[int64]term // what senders have, by message id
 	senders int
 	held    int  // waiting, being sent, or sent and not recorded
 	more    bool // the last claim filled its room: there is probably more
@@ -27,8 +34,11 @@ type lane struct {
 }
 
 func newLane(d *Destination, s sink, m *Metrics) *lane {
-	l := &lane{d: d, sink: s, seconds: m.seconds.WithLabelValues(d.Name), heldGauge: m.held.WithLabelValues(d.Name),
-		inFlightGauge: m.inFlight.WithLabelValues(d.Name), attempts: map[pipeline.DeliveryStatus]prometheus.Counter{}}
+	l := &lane{d: d, sink: s, gate: gate{cfg: d.breaker}, sending: map[int64]term{}, seconds: m.seconds.WithLabelValues(d.Name), heldGauge: m.held.WithLabelValues(d.Name),
+		closings: m.closings.WithLabelValues(d.Name), inFlightGauge: m.inFlight.WithLabelValues(d.Name), attempts: map[pipeline.DeliveryStatus]prometheus.Counter{}}
+	if d.rate > 0 {
+		l.limiter = rate.NewLimiter(rate.Limit(d.rate), d.burst)
+	}
 	for _, s := range []pipeline.DeliveryStatus{pipeline.Sent, pipeline.Failed, pipeline.Dead, pipeline.Released} {
 		l.attempts[s] = m.attempts.WithLabelValues(d.Name, string(s))
 	}
@@ -47,12 +57,12 @@ func (l *lane) wake() {
 func (l *lane) room() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	capacity := l.d.concurrency * l.d.prefetch
+	capacity := l.d.capacity()
 	free := capacity - l.held
-	if !l.more && !l.dirty || l.more && free < (capacity+1)/2 {
+	if l.d.paused || !l.more && !l.dirty || l.more && free < (capacity+1)/2 {
 		return 0
 	}
-	return free
+	return l.gate.room(time.Now(), free, l.held)
 }
 
 // add takes leases that were claimed with the given room, and starts senders for them with start.
@@ -84,7 +94,72 @@ func (l *lane) next() (pipeline.Lease, bool) {
 	lease := l.waiting[0]
 	l.waiting[0] = pipeline.Lease{} // its payload is the sender's now
 	l.waiting = l.waiting[1:]
+	l.sending[lease.ID] = term{lease.Token, lease.Until}
 	return lease, true
+}
+
+// ended says that a sender is through with a message.
+func (l *lane) ended(id int64) {
+	l.mu.Lock()
+	delete(l.sending, id)
+	l.mu.Unlock()
+}
+
+// ending lists the leases that end before t: only their ids and tokens.
+func (l *lane) ending(t time.Time) (held []pipeline.Lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	add := func(id int64, token pipeline.UUID) {
+		held = append(held, pipeline.Lease{Message: pipeline.Message{ID: id}, Token: token})
+	}
+	for id, s := range l.sending {
+		if s.until.Before(t) {
+			add(id, s.token)
+		}
+	}
+	for i := range l.waiting {
+		if l.waiting[i].Until.Before(t) {
+			add(l.waiting[i].ID, l.waiting[i].Token)
+		}
+	}
+	return held
+}
+
+// extended notes the new ends of leases, of those that were asked for. A waiting message whose lease was not extended
+// belongs to another worker by now; it is taken away, and given back.
+func (l *lane) extended(asked []pipeline.Lease, ends map[int64]time.Time) (lost []pipeline.Lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	tokens := make(map[int64]pipeline.UUID, len(asked))
+	for _, a := range asked {
+		tokens[a.ID] = a.Token
+		if s, ok := l.sending[a.ID]; ok && s.token == a.Token {
+			if end, ok := ends[a.ID]; ok {
+				l.sending[a.ID] = term{a.Token, end}
+			}
+		}
+	}
+	kept := l.waiting[:0]
+	for _, w := range l.waiting {
+		if tokens[w.ID] == w.Token {
+			end, ok := ends[w.ID]
+			if !ok {
+				lost = append(lost, w)
+				continue
+			}
+			w.Until = end
+		}
+		kept = append(kept, w)
+	}
+	clear(l.waiting[len(kept):])
+	l.waiting = kept
+	return lost
+}
+
+// term is what has to be known to extend a lease.
+type term struct {
+	token pipeline.UUID
+	until time.Time
 }
 
 // empty takes every waiting lease away.

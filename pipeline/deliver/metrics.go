@@ -11,6 +11,8 @@ type Metrics struct {
 	recordErrors prometheus.Counter
 	unrecorded   prometheus.Counter
 	claimErrors  prometheus.Counter
+	lostLeases   prometheus.Counter
+	closings     *prometheus.CounterVec
 }
 
 // NewMetrics registers the metrics.
@@ -30,7 +32,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Results given up when the process stopped without a database; the messages are delivered again."}),
 		claimErrors: prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_deliver_claim_errors_total",
 			Help: "Claims that failed; they are repeated."}),
+		lostLeases: prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_deliver_lost_leases_total",
+			Help: "Messages that another worker took while they waited here; they were not sent from here."}),
+		closings: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_deliver_closings_total",
+			Help: "How often a destination was left alone for a while: after failures in a row, or because it asked for it by Retry-After."}, []string{"destination"}),
 	}
-	reg.MustRegister(m.attempts, m.seconds, m.held, m.inFlight, m.recordErrors, m.unrecorded, m.claimErrors)
+	reg.MustRegister(m.attempts, m.seconds, m.held, m.inFlight, m.recordErrors, m.unrecorded, m.claimErrors, m.lostLeases, m.closings)
 	return m
 }

@@ -1,0 +1,238 @@
+package deliver
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"sluice/pipeline"
+)
+
+func TestGate(t *testing.T) {
+	g := gate{cfg: breaker{failures: 3, pause: 10 * time.Second, maxPause: 30 * time.Second}}
+	now := time.Now()
+	enter := func(want bool, wantWait time.Duration) (probe bool) {
+		t.Helper()
+		ok, probe, wait := g.enter(now)
+		if ok != want || wait != wantWait {
+			t.Fatalf("enter = %t, wait %s; want %t, %s", ok, wait, want, wantWait)
+		}
+		return probe
+	}
+	leave := func(probe, well bool, pause, want time.Duration) {
+		t.Helper()
+		if got := g.leave(now, probe, well, pause); got != want {
+			t.Fatalf("leave(probe %t, well %t, pause %s) closed for %s; want %s", probe, well, pause, got, want)
+		}
+	}
+	room := func(want int) {
+		t.Helper()
+		if got := g.room(now, 50, 0); got != want {
+			t.Fatalf("room = %d; want %d", got, want)
+		}
+	}
+	for _, well := range []bool{false, false, true, false, false} { // never three in a row
+		leave(enter(true, 0), well, 0, 0)
+	}
+	room(50)
+	leave(enter(true, 0), false, 0, 10*time.Second)
+	leave(false, false, 0, 0) // was on its way when the gate closed
+	room(0)
+	enter(false, 10*time.Second)
+	now = now.Add(10 * time.Second)
+	room(1)
+	if !enter(true, 0) {
+		t.Fatal("what enters after the pause is no probe")
+	}
+	room(0)
+	enter(false, time.Second) // one probe at a time
+	leave(true, false, 0, 20*time.Second)
+	now = now.Add(20 * time.Second)
+	leave(enter(true, 0), false, 0, 30*time.Second)
+	now = now.Add(30 * time.Second)
+	leave(enter(true, 0), true, 0, 0)
+	room(50)
+	leave(enter(true, 0), false, 7*time.Second, 7*time.Second) // it asked for a pause
+	now = now.Add(7 * time.Second)
+	leave(enter(true, 0), true, 0, 0)
+	room(50)
+}
+
+func TestGateWithoutBreakerOnlyPauses(t *testing.T) {
+	g, now := gate{}, time.Now()
+	for range 1000 {
+		if closed := g.leave(now, false, false, 0); closed != 0 {
+			t.Fatalf("closed for %s without a breaker", closed)
+		}
+	}
+	if closed := g.leave(now, false, false, time.Second); closed != time.Second {
+		t.Fatalf("closed for %s; want the second it asked for", closed)
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	now := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	check := func(status int, header string, want time.Duration) {
+		t.Helper()
+		if got := (answer{status: status, retryAfter: header}).pause(now); got != want {
+			t.Errorf("HTTP %d, Retry-After %q: pause %s; want %s", status, header, got, want)
+		}
+	}
+	check(503, "120", 2*time.Minute)
+	check(429, " 1 ", time.Second)
+	check(429, "0", 0)
+	check(503, "Mon, 30 Nov 2026 12:01:30 GMT", 90*time.Second)
+	check(503, "Monday, 30-Nov-26 12:01:30 GMT", 90*time.Second)
+	check(503, "Mon, 30 Nov 2026 11:00:00 GMT", 0)
+	for _, garbage := range []string{"", "soon", "-5", "1.5", "99999999999999999999", "1e3"} {
+		check(503, garbage, 0)
+	}
+	check(200, "120", 0)
+	check(404, "120", 0)
+}
+
+// While a destination is down, its messages wait without being tried: none uses up its attempts.
+func TestBreakerCostsNoAttempts(t *testing.T) {
+	var up atomic.Bool
+	var tries atomic.Int32
+	url := receiver(t, func(w http.ResponseWriter, _ *http.Request) {
+		tries.Add(1)
+		if !up.Load() {
+			w.WriteHeader(500)
+		}
+	})
+	q := &fakeQueue{lease: time.Minute}
+	q.add("crm", 200)
+	d := start(t, DefaultConfig(), destinations(t, hook("crm", url, "concurrency: 1", "breaker: {failures: 5, pause: 1h, max_pause: 1h}")), q)
+	eventually(t, "what was held released", func() bool { return q.count(pipeline.Released) == 3 })
+	if n := tries.Load(); n != 5 || q.count(pipeline.Failed) != 5 {
+		t.Errorf("%d tries, %d failed; want 5 and 5", n, q.count(pipeline.Failed))
+	}
+	for _, r := range q.recorded() {
+		if r.Status == pipeline.Released && (r.RetryIn < 50*time.Minute || r.RetryIn > 75*time.Minute) {
+			t.Errorf("released for %s; want the pause of an hour and up to a fifth more", r.RetryIn)
+		}
+	}
+	d.Nudge()
+	eventually(t, "the nudge was taken", func() bool { return len(d.nudge) == 0 })
+	if n := len(q.recorded()); n != 8 {
+		t.Errorf("%d results while it is closed; want 8", n)
+	}
+	// The hour passes.
+	up.Store(true)
+	g := &d.lanes["crm"].gate
+	g.mu.Lock()
+	g.until = time.Now()
+	g.mu.Unlock()
+	d.Nudge()
+	eventually(t, "the rest sent", func() bool { return q.count(pipeline.Sent) == 192 })
+}
+
+func TestRetryAfterIsHonouredWithinBounds(t *testing.T) {
+	url := receiver(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Retry-After", strings.TrimPrefix(r.URL.Path, "/"))
+		w.WriteHeader(503)
+	})
+	var list []string
+	for i, seconds := range []string{"40", "7200", "0"} {
+		list = append(list, hook(fmt.Sprintf("d%d", i), url+"/"+seconds, "max_retry_after: 10m", "retry: [25s]"))
+	}
+	q := &fakeQueue{lease: time.Minute}
+	for i := range list {
+		q.add(fmt.Sprintf("d%d", i), 1)
+	}
+	start(t, DefaultConfig(), destinations(t, list...), q)
+	eventually(t, "three results", func() bool { return len(q.recorded()) == 3 })
+	want := map[int64]time.Duration{1: 40 * time.Second, 2: 10 * time.Minute, 3: 25 * time.Second}
+	for _, r := range q.recorded() {
+		if r.RetryIn != want[r.MessageID] {
+			t.Errorf("message %d: next try in %s; want %s", r.MessageID, r.RetryIn, want[r.MessageID])
+		}
+	}
+}
+
+// A destination with a rate gets no more than that, whatever its concurrency, and the end of the process does not wait
+// for its turn.
+func TestRate(t *testing.T) {
+	var got atomic.Int32
+	url := receiver(t, func(http.ResponseWriter, *http.Request) { got.Add(1) })
+	q := &fakeQueue{lease: time.Minute}
+	q.add("crm", 1000)
+	began := time.Now()
+	d := start(t, DefaultConfig(), destinations(t, hook("crm", url, "rate: 50", "burst: 10")), q)
+	eventually(t, "60 received", func() bool { return got.Load() >= 60 })
+	if most := 10 + 50*time.Since(began).Seconds() + 1; float64(got.Load()) > most {
+		t.Errorf("%d received in %s; want at most %.0f", got.Load(), time.Since(began), most)
+	}
+	if held := d.held.Load(); held > 250 {
+		t.Errorf("%d held; want at most what is sent in 5 s", held)
+	}
+	d.stop()
+	if n, sent := len(q.recorded()), q.count(pipeline.Sent); n != sent+q.count(pipeline.Released) || sent > int(got.Load()) {
+		t.Errorf("after the end: %d results, %d of them sent, %d received", n, sent, got.Load())
+	}
+}
+
+// The leases of messages that wait for long are extended; one that another worker took meanwhile is not sent.
+func TestLeasesAreExtended(t *testing.T) {
+	release := make(chan struct{})
+	var sent atomic.Int32
+	url := receiver(t, func(http.ResponseWriter, *http.Request) {
+		sent.Add(1)
+		<-release
+	})
+	q := &fakeQueue{lease: 2200 * time.Millisecond, lost: map[int64]bool{2: true}}
+	q.add("crm", 2)
+	d, err := New(DefaultConfig(), destinations(t, hook("crm", url, "concurrency: 1", "timeout: 100ms", "prefetch: 2")), q, testMetrics(), discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := d.lanes["crm"]
+	leases, _ := q.Claim(t.Context(), map[string]int{"crm": 2})
+	d.held.Add(2)
+	l.add(leases, 2, func(*lane) {})
+	first, _ := l.next()
+	d.extendLane(t.Context(), l, time.Now().Add(time.Hour))
+	if q.extended != 1 || l.sending[first.ID].until.Sub(first.Until) <= 0 {
+		t.Errorf("%d leases extended, the first until %s; want that one, past %s", q.extended, l.sending[first.ID].until, first.Until)
+	}
+	if _, ok := l.next(); ok {
+		t.Error("a message that another worker has is still to be sent")
+	}
+	if d.held.Load() != 1 {
+		t.Errorf("%d held; want 1", d.held.Load())
+	}
+	close(release)
+}
+
+// An order that the file asks for reaches the queue.
+func TestOrderReachesTheQueue(t *testing.T) {
+	q := &fakeQueue{lease: time.Minute}
+	ds := destinations(t, hook("a", "http://a.example.com", "order: {by: subject_key, dead: block}"),
+		hook("b", "http://a.example.com", "order: {by: subject_key, dead: skip}"), hook("c", "http://a.example.com"))
+	if _, err := New(DefaultConfig(), ds, q, testMetrics(), discard); err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(q.ordered); got != "map[a:true b:false]" {
+		t.Errorf("ordered = %s", got)
+	}
+}
+
+func TestPausedDestinationIsLeftAlone(t *testing.T) {
+	url := receiver(t, func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/paused" {
+			t.Error("a paused destination was called")
+		}
+	})
+	q := &fakeQueue{lease: time.Minute}
+	q.add("paused", 10)
+	q.add("crm", 10)
+	start(t, DefaultConfig(), destinations(t, hook("paused", url+"/paused", "paused: true"), hook("crm", url)), q)
+	eventually(t, "10 sent", func() bool { return q.count(pipeline.Sent) == 10 })
+	if n := len(q.recorded()); n != 10 {
+		t.Errorf("%d results; want 10", n)
+	}
+}
