@@ -13,7 +13,7 @@ import (
 
 // answer writes what became of each event. verdicts belong to the events that passed the door, refused to those that
 // did not; indexes in the answer count from 0 over the whole request.
-func answer(ctx *fasthttp.RequestCtx, refused []refusal, verdicts []pipeline.Verdict, all bool) {
+func answer(ctx exchange, refused []refusal, verdicts []pipeline.Verdict, all bool) {
 	var stored, duplicate int
 	rejected := len(refused)
 	for i := range verdicts {
@@ -27,15 +27,17 @@ func answer(ctx *fasthttp.RequestCtx, refused []refusal, verdicts []pipeline.Ver
 		}
 	}
 	b := make([]byte, 0, 128+32*(duplicate+rejected))
-	b = append(b, '{')
 	if rejected > 0 && stored+duplicate == 0 {
-		ctx.SetStatusCode(422)
+		status := ctx.shape.status(422)
+		ctx.SetStatusCode(status)
 		ctx.Response.Header.SetContentType("application/problem+json")
-		b = appendProblem(b, 422, "all-rejected", "none of the events can be stored as it is; sending them again does not help")
+		b = append(b, '{')
+		b = appendProblem(b, status, "all-rejected", "none of the events can be stored as it is; sending them again does not help")
 		b = append(b, ',')
 	} else {
 		ctx.SetStatusCode(200)
 		ctx.Response.Header.SetContentType("application/json")
+		b = append(b, ctx.shape.head...)
 	}
 	b = append(b, `"stored":`...)
 	b = strconv.AppendInt(b, int64(stored), 10)
@@ -80,7 +82,7 @@ func answer(ctx *fasthttp.RequestCtx, refused []refusal, verdicts []pipeline.Ver
 }
 
 // answerAccepted is the answer to Prefer: respond-async.
-func answerAccepted(ctx *fasthttp.RequestCtx, accepted int, refused []refusal) {
+func answerAccepted(ctx exchange, accepted int, refused []refusal) {
 	ctx.SetStatusCode(202)
 	ctx.Response.Header.SetContentType("application/json")
 	ctx.Response.Header.Set("Preference-Applied", "respond-async")
@@ -118,7 +120,8 @@ func appendVerdict(b []byte, index int, result, field, reason string) []byte {
 }
 
 // problem answers with an RFC 9457 document. offset is left out where it is negative.
-func problem(ctx *fasthttp.RequestCtx, status int, kind, detail string, offset int) {
+func problem(ctx exchange, status int, kind, detail string, offset int) {
+	status = ctx.shape.status(status)
 	ctx.SetStatusCode(status)
 	ctx.Response.Header.SetContentType("application/problem+json")
 	b := make([]byte, 0, 256)
@@ -145,7 +148,7 @@ func appendProblem(b []byte, status int, kind, detail string) []byte {
 
 // retryAfter asks the client to wait at least d, in whole seconds and at least one. Up to a quarter more, by chance,
 // keeps those who were refused together from coming back together.
-func retryAfter(ctx *fasthttp.RequestCtx, d time.Duration) {
+func retryAfter(ctx exchange, d time.Duration) {
 	seconds := max(1, int((d+time.Second-1)/time.Second))
 	seconds += rand.IntN(2 + seconds/4)
 	ctx.Response.Header.Set("Retry-After", strconv.Itoa(seconds))

@@ -177,12 +177,15 @@ func (r *reader) readAll(b *body, dst []byte, from io.Reader, most, length int) 
 	}
 	for {
 		if len(dst) == cap(dst) {
-			// Twice as much, but not past what is expected or allowed and one byte to notice the end or the excess.
-			grown := max(2*cap(dst), 16<<10)
+			// Twice as much, but no more than is expected or allowed and a byte to notice the end or the excess.
+			enough := most + 1
 			if length >= len(dst) {
-				grown = min(grown, length+1)
+				enough = min(enough, length+1)
 			}
-			grown = max(min(grown, most+1), len(dst)+1)
+			grown := max(2*cap(dst), 16<<10)
+			if grown >= enough-1 {
+				grown = max(enough, len(dst)+1)
+			}
 			if !r.reserve(b, grown-cap(dst)) {
 				return dst, errFull
 			}

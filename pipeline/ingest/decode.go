@@ -25,6 +25,9 @@ type decoder struct {
 	events  []pipeline.Event
 	refused []refusal // by index, ascending
 
+	// key is the write key that a body held.
+	key string
+
 	// What keep has put by of the event at hand, and where properties are put together with it.
 	unknown []byte
 	names   [][]byte
@@ -57,25 +60,44 @@ func (d *decoder) reset(cfg *Config, tenant int32, now time.Time) {
 	d.events = d.events[:0]
 	clear(d.refused)
 	d.refused = d.refused[:0]
-	d.moved = nil
+	d.moved, d.key = nil, ""
 }
 
-// json decodes one object, an array of objects, or {"events": [...]}.
-func (d *decoder) json(b []byte) *malformed {
+// open gives where the only JSON value of a body begins.
+func (d *decoder) open(b []byte) (int, *malformed) {
 	d.s.reset(b)
 	i := d.s.space(0)
 	if i == 0 && bytes.HasPrefix(b, []byte("\xef\xbb\xbf")) {
 		i = d.s.space(3)
 	}
 	if i == len(b) {
-		return &malformed{400, i, "the body is empty; send one event as a JSON object, or an array of them"}
+		return i, &malformed{400, i, "the body is empty; send one event as a JSON object, or an array of them"}
 	}
-	var m *malformed
+	return i, nil
+}
+
+// close says what is wrong after the value, which ended at i, or -1.
+func (d *decoder) close(i int) *malformed {
+	if i < 0 {
+		return d.syntax()
+	}
+	if i = d.s.space(i); i < len(d.s.b) {
+		return &malformed{400, i, "nothing should follow the end of the JSON text; send one event a line with Content-Type: application/x-ndjson"}
+	}
+	return nil
+}
+
+// json decodes one object, an array of objects, or {"events": [...]}.
+func (d *decoder) json(b []byte) *malformed {
+	i, m := d.open(b)
+	if m != nil {
+		return m
+	}
 	switch b[i] {
 	case '{':
 		i, m = d.object(i)
 	case '[':
-		i, m = d.array(i)
+		i, m = d.elements(i, d.element)
 	default:
 		at := i
 		if i = d.s.value(i); i >= 0 {
@@ -85,13 +107,7 @@ func (d *decoder) json(b []byte) *malformed {
 	if m != nil {
 		return m
 	}
-	if i < 0 {
-		return d.syntax()
-	}
-	if i = d.s.space(i); i < len(b) {
-		return &malformed{400, i, "nothing should follow the end of the JSON text; send one event a line with Content-Type: application/x-ndjson"}
-	}
-	return nil
+	return d.close(i)
 }
 
 func (d *decoder) syntax() *malformed { return &malformed{400, d.s.errAt, d.s.err} }
@@ -145,7 +161,8 @@ func (d *decoder) tooMany(at int) *malformed {
 	return &malformed{413, at, fmt.Sprintf("a request may hold %d events (ingest.max-events); send the rest in another", d.cfg.MaxEvents)}
 }
 
-func (d *decoder) array(i int) (int, *malformed) {
+// elements decodes the array at i, each element by one. It gives the index after it, or -1.
+func (d *decoder) elements(i int, one func(i int) int) (int, *malformed) {
 	i = d.s.space(i + 1)
 	if i < len(d.s.b) && d.s.b[i] == ']' {
 		return i + 1, nil
@@ -154,7 +171,7 @@ func (d *decoder) array(i int) (int, *malformed) {
 		if m := d.tooMany(i); m != nil {
 			return -1, m
 		}
-		if i = d.element(i); i < 0 {
+		if i = one(i); i < 0 {
 			return -1, nil
 		}
 		i = d.s.space(i)
@@ -190,7 +207,7 @@ func (d *decoder) object(i int) (int, *malformed) {
 	if first := d.s.space(i + 1); bytes.HasPrefix(b[first:], []byte(`"events"`)) {
 		at, _ := d.s.key(first)
 		if at >= 0 && at < len(b) && b[at] == '[' {
-			end, m := d.array(at)
+			end, m := d.elements(at, d.element)
 			if end < 0 {
 				return -1, m
 			}
@@ -239,7 +256,7 @@ func (d *decoder) refuse(field, reason, cause string) {
 }
 
 // take gives the events, whose strings and bytes now lie in one array of their own, in the order of the request
-// without those that were refused. They are the caller's.
+// without those that were refused. They are the caller's, and the tenant's that d has by now.
 func (d *decoder) take() []pipeline.Event {
 	if len(d.events) == 0 {
 		return nil
@@ -261,6 +278,7 @@ func (d *decoder) take() []pipeline.Event {
 	copy(events, d.events)
 	for i := range events {
 		e := &events[i]
+		e.Tenant = d.tenant
 		move(&e.Name)
 		move(&e.ClientID)
 		move(&e.AnonymousID)

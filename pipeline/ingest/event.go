@@ -63,7 +63,7 @@ func (d *decoder) event(i int) (end int, envelope bool) {
 	var (
 		b     = d.s.b
 		begin = i
-		e     = pipeline.Event{Tenant: d.tenant, ReceivedAt: d.now}
+		e     = pipeline.Event{ReceivedAt: d.now}
 		seen  uint
 		when  []byte
 		id    []byte
@@ -182,7 +182,7 @@ done:
 		bad = refusal{field: "event_name", reason: "is required", cause: "missing"}
 	}
 	if bad.reason == "" {
-		bad = d.identify(&e, id, when)
+		bad = d.identify(&e, id, when, "event_id", "occurred_at")
 	}
 	if bad.reason != "" {
 		d.refuse(bad.field, bad.reason, bad.cause)
@@ -196,8 +196,9 @@ done:
 	return i, false
 }
 
-// identify sets the event's id and time, which together are its key: a retry has to come to the same.
-func (d *decoder) identify(e *pipeline.Event, id, when []byte) refusal {
+// identify sets the event's id and time, which together are its key: a retry has to come to the same. idName and whenName
+// are what the client calls them.
+func (d *decoder) identify(e *pipeline.Event, id, when []byte, idName, whenName string) refusal {
 	var known bool // whether the id holds a time
 	var inside time.Time
 	if len(id) == 0 {
@@ -214,19 +215,19 @@ func (d *decoder) identify(e *pipeline.Event, id, when []byte) refusal {
 	if len(when) > 0 {
 		t, ok := parseTime(when)
 		if !ok {
-			return refusal{field: "occurred_at", cause: "time",
+			return refusal{field: whenName, cause: "time",
 				reason: fmt.Sprintf("must be a time as in RFC 3339 with its offset, like 2026-01-31T23:59:59.123Z or 2026-01-31T23:59:59+02:00, not %q", cut(when))}
 		}
 		e.OccurredAt = t
-		return d.checkTime(t)
+		return d.checkTime(whenName, t)
 	}
 	switch {
 	case len(id) == 0:
 		e.OccurredAt = d.now
 	case known && inside.After(d.newest):
 		// Taken as unknown now, its time would be known to a retry after the clock has caught up: two keys.
-		return refusal{field: "event_id", cause: "time",
-			reason: fmt.Sprintf("holds the time %s (UUID version 7), which is more than %s ahead (ingest.max-ahead); send occurred_at", inside.Format(time.RFC3339), d.cfg.MaxAhead)}
+		return refusal{field: idName, cause: "time",
+			reason: fmt.Sprintf("holds the time %s (UUID version 7), which is more than %s ahead (ingest.max-ahead); send %s", inside.Format(time.RFC3339), d.cfg.MaxAhead, whenName)}
 	case known && !inside.Before(d.oldest):
 		e.OccurredAt = inside
 	default:
@@ -235,13 +236,13 @@ func (d *decoder) identify(e *pipeline.Event, id, when []byte) refusal {
 	return refusal{}
 }
 
-func (d *decoder) checkTime(t time.Time) refusal {
+func (d *decoder) checkTime(name string, t time.Time) refusal {
 	switch {
 	case t.Before(d.oldest):
-		return refusal{field: "occurred_at", cause: "time",
+		return refusal{field: name, cause: "time",
 			reason: fmt.Sprintf("is %s, more than %s ago (ingest.max-age)", t.Format(time.RFC3339), d.cfg.MaxAge)}
 	case t.After(d.newest):
-		return refusal{field: "occurred_at", cause: "time",
+		return refusal{field: name, cause: "time",
 			reason: fmt.Sprintf("is %s, more than %s ahead (ingest.max-ahead)", t.Format(time.RFC3339), d.cfg.MaxAhead)}
 	}
 	return refusal{}

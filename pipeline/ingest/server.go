@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -128,7 +129,8 @@ func (p slogPrinter) Printf(format string, args ...any) {
 }
 
 // handleError answers requests whose header is at fault.
-func (s *Server) handleError(ctx *fasthttp.RequestCtx, err error) {
+func (s *Server) handleError(request *fasthttp.RequestCtx, err error) {
+	ctx := exchange{request, &native}
 	var small *fasthttp.ErrSmallBuffer
 	var netErr net.Error
 	switch {
@@ -151,7 +153,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 			s.metrics.panics.Inc()
 			s.log.Error("ingest: panic while answering a request", "panic", p, "stack", string(debug.Stack()))
 			ctx.Response.Reset()
-			problem(ctx, 500, "bug", "the server hit a bug; its log has the details", -1)
+			problem(exchange{ctx, &native}, 500, "bug", "the server hit a bug; its log has the details", -1)
 			ctx.SetConnectionClose()
 		}
 		s.metrics.inFlight.Set(float64(s.inFlight.Add(-1)))
@@ -174,56 +176,49 @@ func (s *Server) discard(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-func (s *Server) route(ctx *fasthttp.RequestCtx) {
-	if s.cors(ctx) {
+func (s *Server) route(request *fasthttp.RequestCtx) {
+	if s.cors(request) {
 		return
 	}
-	switch path := string(ctx.Path()); path {
-	case "/v1/events", "/v1/events/":
-		if !ctx.IsPost() {
-			ctx.Response.Header.Set("Allow", "POST")
-			problem(ctx, 405, "method-not-allowed", "events are sent by POST", -1)
-			return
-		}
-	default:
-		problem(ctx, 404, "not-found", "there is nothing here; events go to POST /v1/events", -1)
+	to, ok := routes[strings.TrimSuffix(string(request.Path()), "/")]
+	if !ok {
+		problem(exchange{request, &native}, 404, "not-found", "there is nothing here; events go to POST /v1/events", -1)
 		return
 	}
-	if s.draining.Load() {
+	ctx := exchange{request, to.shape}
+	switch {
+	case !ctx.IsPost():
+		ctx.Response.Header.Set("Allow", "POST")
+		problem(ctx, 405, "method-not-allowed", "events are sent by POST", -1)
+	case s.draining.Load():
 		s.unavailable(ctx, pipeline.ErrClosed)
-		return
-	}
-	if n := s.inFlight.Load(); n > int64(s.cfg.Concurrency) {
+	case s.inFlight.Load() > int64(s.cfg.Concurrency):
 		retryAfter(ctx, time.Second)
 		problem(ctx, 429, "overloaded", fmt.Sprintf("%d requests are being answered (ingest.concurrency)", s.cfg.Concurrency), -1)
-		return
+	default:
+		s.events(ctx, to.kind)
 	}
-	header := &ctx.Request.Header
-	tenant, ok := s.auth.tenant(credentials(header.Peek("Authorization"), header.Peek("X-Write-Key")))
-	if !ok {
-		ctx.Response.Header.Set("WWW-Authenticate", `Bearer realm="events"`)
-		problem(ctx, 401, "unauthorized", "a write key is needed: Authorization: Bearer KEY, Basic with the key as user name, or X-Write-Key", -1)
-		return
-	}
-	s.events(ctx, tenant)
 }
 
-// events answers POST /v1/events.
-func (s *Server) events(ctx *fasthttp.RequestCtx, tenant int32) {
-	lines, ok := mediaType(ctx.Request.Header.ContentType())
+// events answers a request that holds events.
+func (s *Server) events(ctx exchange, kind string) {
+	header := &ctx.Request.Header
+	lines, ok := ctx.shape.media(header.ContentType())
 	if !ok {
 		ctx.Response.Header.Set("Accept", "application/json, application/x-ndjson")
-		problem(ctx, 415, "unsupported-media-type", fmt.Sprintf("Content-Type %q is not known; application/json and application/x-ndjson, in UTF-8, are", cut(ctx.Request.Header.ContentType())), -1)
+		problem(ctx, 415, "unsupported-media-type", fmt.Sprintf("Content-Type %q is not known; application/json and application/x-ndjson, in UTF-8, are", cut(header.ContentType())), -1)
 		return
 	}
-	limit := s.limiters[tenant]
-	if wait := limit.wait(ctx.Time()); wait > 0 {
-		s.metrics.limited.WithLabelValues(tenantLabel(tenant)).Inc()
-		retryAfter(ctx, wait)
-		problem(ctx, 429, "rate-limited", "this tenant sends more than its limits in the tenants file; nothing was taken, send it again", -1)
+	if lines {
+		kind = "lines"
+	}
+	key := credentials(header.Peek("Authorization"), header.Peek("X-Write-Key"))
+	tenant, ok := s.auth.tenant(key)
+	later := !ok && key == nil && ctx.shape.keyInBody
+	if !later && !s.admit(ctx, tenant, ok) {
 		return
 	}
-	b, failed := s.reader.read(ctx)
+	b, failed := s.reader.read(ctx.RequestCtx)
 	if failed != nil {
 		s.fail(ctx, failed)
 		return
@@ -231,33 +226,52 @@ func (s *Server) events(ctx *fasthttp.RequestCtx, tenant int32) {
 	d := s.decoders.Get().(*decoder)
 	defer s.decoders.Put(d)
 	d.reset(&s.cfg, tenant, ctx.Time())
-	var m *malformed
-	if lines {
-		m = d.lines(b.text)
-	} else {
-		m = d.json(b.text)
+	m := ctx.shape.decode(d, kind, b.text)
+	if m == nil && later {
+		tenant, ok = s.auth.tenant([]byte(d.key))
+		d.tenant = tenant
 	}
 	var events []pipeline.Event
-	if m == nil {
+	if m == nil && ok {
 		events = d.take()
 	}
-	limit.spend(d.count, len(b.text))
+	size := len(b.text)
 	s.reader.release(b) // nothing below refers to it
 	if m != nil {
-		kind := "malformed-json"
+		what := "malformed-json"
 		if m.status == 413 {
-			kind = "too-many-events"
+			what = "too-many-events"
 		}
-		problem(ctx, m.status, kind, m.detail, m.offset)
+		problem(ctx, m.status, what, m.detail, m.offset)
 		return
 	}
+	if later && !s.admit(ctx, tenant, ok) {
+		return
+	}
+	s.limiters[tenant].spend(d.count, size)
 	s.metrics.receivedEvents(tenant, d.count)
 	s.metrics.rejectedEvents(tenant, d.refused)
 	s.hand(ctx, tenant, events, d.refused)
 }
 
+// admit says whether a tenant may send now; otherwise it has answered.
+func (s *Server) admit(ctx exchange, tenant int32, known bool) bool {
+	if !known {
+		ctx.Response.Header.Set("WWW-Authenticate", `Bearer realm="events"`)
+		problem(ctx, 401, "unauthorized", "a write key is needed: Authorization: Bearer KEY, Basic with the key as user name, or X-Write-Key", -1)
+		return false
+	}
+	if wait := s.limiters[tenant].wait(ctx.Time()); wait > 0 {
+		s.metrics.limited.WithLabelValues(tenantLabel(tenant)).Inc()
+		retryAfter(ctx, wait)
+		problem(ctx, 429, "rate-limited", "this tenant sends more than its limits in the tenants file; nothing was taken, send it again", -1)
+		return false
+	}
+	return true
+}
+
 // hand passes the events on and answers with their outcome.
-func (s *Server) hand(ctx *fasthttp.RequestCtx, tenant int32, events []pipeline.Event, refused []refusal) {
+func (s *Server) hand(ctx exchange, tenant int32, events []pipeline.Event, refused []refusal) {
 	if len(events) == 0 {
 		answer(ctx, refused, nil, false)
 		return
@@ -287,7 +301,7 @@ func (s *Server) hand(ctx *fasthttp.RequestCtx, tenant int32, events []pipeline.
 }
 
 // refuse answers for events that the buffer did not take, or whose outcome it does not know.
-func (s *Server) refuse(ctx *fasthttp.RequestCtx, tenant int32, err error, n int) {
+func (s *Server) refuse(ctx exchange, tenant int32, err error, n int) {
 	var full *pipeline.Overloaded
 	switch {
 	case errors.Is(err, pipeline.ErrOverloaded):
@@ -307,7 +321,7 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, tenant int32, err error, n int
 }
 
 // unavailable answers 503. The events may or may not be stored, but for ErrClosed, where they are not.
-func (s *Server) unavailable(ctx *fasthttp.RequestCtx, err error) {
+func (s *Server) unavailable(ctx exchange, err error) {
 	const again = "send the request again: events that carry an event_id are stored once however often they come"
 	retryAfter(ctx, time.Second)
 	switch {
@@ -324,7 +338,7 @@ func (s *Server) unavailable(ctx *fasthttp.RequestCtx, err error) {
 	}
 }
 
-func (s *Server) fail(ctx *fasthttp.RequestCtx, f *failure) {
+func (s *Server) fail(ctx exchange, f *failure) {
 	switch f.status {
 	case 429:
 		retryAfter(ctx, time.Second)

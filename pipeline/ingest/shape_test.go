@@ -1,0 +1,169 @@
+package ingest
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"sluice/pipeline"
+)
+
+// shaped decodes a body as one of the shapes.
+func shaped(t *testing.T, s *shape, kind, text string) (*decoder, []pipeline.Event) {
+	t.Helper()
+	cfg := DefaultConfig()
+	d := new(decoder)
+	d.reset(&cfg, 7, now)
+	body := []byte(text)
+	if m := s.decode(d, kind, body); m != nil {
+		t.Fatalf("%s: %+v", text, *m)
+	}
+	events := d.take()
+	for i := range body {
+		body[i] = 0xee
+	}
+	return d, events
+}
+
+// show writes the fields of an event that a mapping sets.
+func show(e pipeline.Event) string {
+	var b strings.Builder
+	put := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(&b, "%s=%s ", name, value)
+		}
+	}
+	put("name", e.Name)
+	put("client_id", e.ClientID)
+	if e.ClientID == "" && !e.TimeUnknown {
+		put("id", e.ID.String())
+	}
+	if e.TimeUnknown {
+		put("at", "unknown")
+	} else {
+		put("at", e.OccurredAt.Format(time.RFC3339Nano))
+	}
+	put("anon", e.AnonymousID)
+	put("user", e.UserID)
+	put("session", e.SessionID)
+	put("url", e.PageURL)
+	put("ref", e.Referrer)
+	put("ua", e.UserAgent)
+	put("props", string(e.Properties))
+	return strings.TrimSpace(b.String())
+}
+
+func TestSegmentMapping(t *testing.T) {
+	const head = `"messageId":"node-next-1-a","timestamp":"2026-11-30T11:00:00.5Z",`
+	const shown = `client_id=node-next-1-a at=2026-11-30T11:00:00.5Z `
+	for _, tt := range []struct{ kind, text, want string }{
+		{"", `{"type":"track","event":"Order \u00e9",` + head + `"userId":"u","anonymousId":"a","properties":{"n":1.10,"url":"https:\/\/x"}}`,
+			`name=Order é ` + shown + `anon=a user=u url=https://x props={"$segment":{"type":"track"},"n":1.10,"url":"https:\/\/x"}`},
+		{"", `{"type":"track","event":"x",` + head + `"userId":17}`, `name=x ` + shown + `user=17 props={"$segment":{"type":"track"}}`},
+		{"", `{"type":"identify",` + head + `"userId":"u","traits":{"email":"e"},"context":{"userAgent":"ua","page":{"url":"https://p","referrer":"https://r"}},"integrations":{"All":false}}`,
+			`name=identify ` + shown + `user=u url=https://p ref=https://r ua=ua props={"$segment":{"type":"identify","context":{"userAgent":"ua","page":{"url":"https://p","referrer":"https://r"}},"integrations":{"All":false}},"email":"e"}`},
+		{"page", `{` + head + `"anonymousId":"a","name":"Home","category":"c","properties":{"url":"https://p","referrer":"https://r"},"writeKey":"secret"}`,
+			`name=page ` + shown + `anon=a url=https://p ref=https://r props={"$segment":{"name":"Home","category":"c"},"url":"https://p","referrer":"https://r"}`},
+		{"screen", `{` + head + `"anonymousId":"a","name":"Home"}`, `name=screen ` + shown + `anon=a props={"$segment":{"name":"Home"}}`},
+		{"group", `{` + head + `"userId":"u","groupId":"g","traits":{"plan":"p"},"properties":{"k":1}}`, `name=group ` + shown + `user=u props={"$segment":{"groupId":"g","properties":{"k":1}},"plan":"p"}`},
+		{"alias", `{` + head + `"userId":"u","previousId":"p"}`, `name=alias ` + shown + `user=u props={"$segment":{"previousId":"p"}}`},
+		{"track", `{"messageId":"m","event":"x","userId":"u"}`, `name=x client_id=m at=unknown user=u`},
+		{"track", `{"messageId":"` + idV4 + `","event":"x","userId":"u","timestamp":"2026-11-30T11:00:00+01:00"}`, `name=x id=` + idV4 + ` at=2026-11-30T10:00:00Z user=u`},
+	} {
+		text := tt.text
+		if tt.kind == "" {
+			text = `{"sentAt":"x","batch":[` + text + `],"writeKey":"k"}`
+		}
+		d, events := shaped(t, &segment, tt.kind, text)
+		if len(events) != 1 || show(events[0]) != tt.want {
+			t.Errorf("%s:\ngot  %s, refused %+v\nwant %s", tt.text, show(append(events, pipeline.Event{})[0]), d.refused, tt.want)
+		}
+	}
+	// What the batch says of all its calls.
+	_, events := shaped(t, &segment, "", `{"batch":[{"type":"track","event":"x","userId":"u","messageId":"m"},{"type":"track","event":"x","userId":"u","messageId":"m","context":{"b":2}}],"context":{"a":1}}`)
+	if got := string(events[0].Properties) + string(events[1].Properties); got != `{"$segment":{"type":"track","context":{"a":1}}}{"$segment":{"type":"track","context":{"b":2}}}` {
+		t.Errorf("context of the batch: %s", got)
+	}
+}
+
+func TestSegmentRefusals(t *testing.T) {
+	for _, tt := range []struct{ text, field, reason string }{
+		{`{"type":"track","userId":"u"}`, "event", "required"},
+		{`{"event":"x","userId":"u"}`, "type", "required"},
+		{`{"type":"trick","event":"x","userId":"u"}`, "type", "trick"},
+		{`{"type":"track","event":"x"}`, "userId", "required"},
+		{`{"type":"track","event":{},"userId":"u"}`, "event", "must be a string"},
+		{`{"type":"track","event":"x","userId":"u","properties":[]}`, "properties", "must be a JSON object"},
+		{`{"type":"track","event":"x","userId":"u","context":5}`, "context", "must be a JSON object"},
+		{`{"type":"track","event":"x","userId":"u","context":{"a":"\u0000"}}`, "context", "U+0000"},
+		{`{"type":"track","event":"x","userId":"u","other":"\ud800"}`, "other", "surrogate"},
+		{`{"type":"track","event":"x","userId":"a\u0000b","properties":{"k\u0000":"v"}}`, "userId", "U+0000"},
+		{`{"type":"track","event":"x","userId":"u","timestamp":"soon"}`, "timestamp", "RFC 3339"},
+		{`{"type":"track","event":"x","userId":"u","messageId":"` + strings.Repeat("m", 600) + `"}`, "messageId", "600 bytes"},
+		{`5`, "", "must be a JSON object"},
+	} {
+		good := `{"type":"track","event":"x","userId":"u"}`
+		d, events := shaped(t, &segment, "", `{"batch":[`+good+`,`+tt.text+`,`+good+`]}`)
+		if len(events) != 2 || len(d.refused) != 1 || d.refused[0].index != 1 || d.refused[0].field != tt.field || !strings.Contains(d.refused[0].reason, tt.reason) {
+			t.Errorf("%s: %d events, refused %+v; want index 1, field %q, reason with %q", tt.text, len(events), d.refused, tt.field, tt.reason)
+		}
+	}
+}
+
+func TestSegmentAnswers(t *testing.T) {
+	auth, err := parseAuth([]byte("tenants: [{id: 5, name: a, keys: [" + hashed("key") + "]}]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &memory{}
+	d := open(t, m, auth, func(c *Config) { c.MaxEvents = 2 })
+	call := `{"type":"track","event":"x","userId":"u"}`
+	basic := []string{"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte("key:"))}
+	send := func(path, body string, headers ...string) reply {
+		t.Helper()
+		return d.do("POST", path, strings.NewReader(body), headers...)
+	}
+	for _, tt := range []struct {
+		path, body string
+		headers    []string
+		err        error
+		status     int
+	}{
+		{"/v1/batch", `{"batch":[` + call + `]}`, basic, nil, 200},
+		{"/v1/batch/", `{"batch":[` + call + `],"writeKey":"other"}`, basic, nil, 200},
+		{"/v1/batch", `{"batch":[` + call + `],"writeKey":"key"}`, nil, nil, 200},
+		{"/v1/batch", `{"writeKey":"key","batch":[]}`, nil, nil, 200},
+		{"/v1/track", `{"event":"x","userId":"u","writeKey":"key"}`, nil, nil, 200},
+		{"/v1/batch", `{"batch":[{},` + call + `],"writeKey":"key"}`, nil, nil, 200},
+		{"/v1/batch", `{"batch":[{}],"writeKey":"key"}`, nil, nil, 400},
+		{"/v1/batch", `{"batch":[` + call + `]}`, nil, nil, 401},
+		{"/v1/batch", `{"batch":[` + call + `],"writeKey":"wrong"}`, nil, nil, 401},
+		{"/v1/batch", `{"batch":[` + call + `],"writeKey":"key"}`, []string{"Authorization", "Bearer wrong"}, nil, 401},
+		{"/v1/batch", `{"batch":`, basic, nil, 400},
+		{"/v1/batch", `{"batch":[]} x`, basic, nil, 400},
+		{"/v1/batch", `[]`, basic, nil, 400},
+		{"/v1/batch", `{}`, basic, nil, 400},
+		{"/v1/batch", `{"batch":[{},{},{}]}`, basic, nil, 400}, // too many
+		{"/v1/batch", `{"batch":[` + call + `]}`, basic, &pipeline.Overloaded{RetryAfter: time.Second}, 429},
+		{"/v1/batch", `{"batch":[` + call + `]}`, basic, pipeline.ErrUnavailable, 429},
+		{"/v1/batch", `{"batch":[` + call + `]}`, basic, errors.New("x"), 429},
+	} {
+		m.err = tt.err
+		r := send(tt.path, tt.body, tt.headers...)
+		if r.status != tt.status || tt.status == 200 && !strings.HasPrefix(r.body, `{"success":true,"stored":`) {
+			t.Errorf("%s %s: %d %s; want %d", tt.path, tt.body, r.status, r.body, tt.status)
+		}
+		if n, err := strconv.Atoi(r.header.Get("Retry-After")); r.status == 429 && (err != nil || n < 1) {
+			t.Errorf("%s %s: Retry-After %q; want whole seconds", tt.path, tt.body, r.header.Get("Retry-After"))
+		}
+	}
+	for _, e := range m.events {
+		if e.Tenant != 5 {
+			t.Errorf("tenant %d; want 5", e.Tenant)
+		}
+	}
+}
