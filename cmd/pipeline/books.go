@@ -91,21 +91,23 @@ func (b tenantBooks) difference() float64 {
 	return b.received - b.rejected - b.refused - b.inFlight - b.failed - b.stored - b.duplicate - b.quarantined
 }
 
-// outboxBooks counts what the rules decided, by where it stands.
-type outboxBooks struct{ due, scheduled, leased, sent, skipped, dead int64 }
+// outboxBooks counts what the rules decided, by where it stands: due now, to be tried again, not yet to be tried (in a
+// rule's grace), leased, or in a final state.
+type outboxBooks struct{ due, retry, later, leased, sent, skipped, dead int64 }
 
 func (b outboxBooks) total() int64 {
-	return b.due + b.scheduled + b.leased + b.sent + b.skipped + b.dead
+	return b.due + b.retry + b.later + b.leased + b.sent + b.skipped + b.dead
 }
 
-// open counts what still has to be delivered.
-func (b outboxBooks) open() int64 { return b.due + b.scheduled + b.leased }
+// open counts what is being delivered.
+func (b outboxBooks) open() int64 { return b.due + b.retry + b.leased }
 
 // outboxBooksSQL reads the whole table: for trials and tests.
 const outboxBooksSQL = `
 select
     count(*) filter (where status in ('pending', 'failed') and coalesce(locked_until <= now(), true) and run_after <= now()),
-    count(*) filter (where status in ('pending', 'failed') and coalesce(locked_until <= now(), true) and run_after > now()),
+    count(*) filter (where status = 'failed' and coalesce(locked_until <= now(), true) and run_after > now()),
+    count(*) filter (where status = 'pending' and coalesce(locked_until <= now(), true) and run_after > now()),
     count(*) filter (where status in ('pending', 'failed') and locked_until > now()),
     count(*) filter (where status = 'sent'),
     count(*) filter (where status = 'skipped'),
@@ -115,6 +117,6 @@ from outbox
 where rule_id is not null`
 
 func readOutboxBooks(ctx context.Context, conn *pgx.Conn) (b outboxBooks, events int64, err error) {
-	err = conn.QueryRow(ctx, outboxBooksSQL).Scan(&b.due, &b.scheduled, &b.leased, &b.sent, &b.skipped, &b.dead, &events)
+	err = conn.QueryRow(ctx, outboxBooksSQL).Scan(&b.due, &b.retry, &b.later, &b.leased, &b.sent, &b.skipped, &b.dead, &events)
 	return b, events, err
 }

@@ -14,6 +14,7 @@ import (
 	"sluice/pipeline/evaluate"
 	"sluice/pipeline/ingest"
 	"sluice/pipeline/retain"
+	"sluice/pipeline/sweep"
 )
 
 // config is everything that an operator may set: what belongs to the program as a whole, and each stage's own Config.
@@ -39,10 +40,11 @@ type config struct {
 	claim    claim.Config
 	deliver  deliver.Config
 	retain   retain.Config
+	sweep    sweep.Config
 }
 
 // roles that a process may take. Several processes on one database may share them out in any way.
-var allRoles = []string{"ingest", "deliver", "retain"}
+var allRoles = []string{"ingest", "sweep", "deliver", "retain"}
 
 func defaultConfig() *config {
 	return &config{
@@ -64,6 +66,7 @@ func defaultConfig() *config {
 		claim:    claim.DefaultConfig(),
 		deliver:  deliver.DefaultConfig(),
 		retain:   retain.DefaultConfig(),
+		sweep:    sweep.DefaultConfig(),
 	}
 }
 
@@ -117,6 +120,12 @@ func (c *config) settings() []*setting {
 		{key: "copyin.lookup-first", value: &c.copyin.LookupFirst, unit: "share", doc: "share of recent batches with repeats from which on keys are looked up before COPY: 0 always, above 1 never"},
 
 		{key: "evaluate.max-payload-bytes", value: &c.evaluate.MaxPayloadBytes, unit: "bytes", doc: "largest payload of one message; a larger one is not decided, and counted"},
+
+		{key: "sweep.every", value: &c.sweep.Every, doc: "how often is looked for timers and digests that are due: what it adds to the wait of an absence rule"},
+		{key: "sweep.batch", value: &c.sweep.Batch, unit: "timers", doc: "most timers or digests that one transaction takes"},
+		{key: "sweep.timeout", value: &c.sweep.Timeout, doc: "bound on one transaction of a sweep"},
+		{key: "sweep.clean-every", value: &c.sweep.CleanEvery, doc: "how often timers are removed that can't fire any more"},
+		{key: "sweep.reseed-after", value: &c.sweep.ReseedAfter, doc: "an absence rule that no node had in force for so long gets its timers from the stored events; longer than reloading all nodes takes"},
 
 		{key: "claim.lease", value: &c.claim.Lease, doc: "how long a claimed message belongs to its worker. A worker that is killed delays its messages by this much"},
 		{key: "claim.timeout", value: &c.claim.Timeout, doc: "bound on every statement that claims or records"},

@@ -151,7 +151,7 @@ func TestEveryFieldIsASetting(t *testing.T) {
 		set[s.value] = true
 	}
 	for name, stage := range map[string]any{"ingest": &cfg.ingest, "buffer": &cfg.buffer, "copyin": &cfg.copyin, "evaluate": &cfg.evaluate,
-		"claim": &cfg.claim, "deliver": &cfg.deliver, "retain": &cfg.retain} {
+		"claim": &cfg.claim, "deliver": &cfg.deliver, "retain": &cfg.retain, "sweep": &cfg.sweep} {
 		v := reflect.ValueOf(stage).Elem()
 		for i := range v.NumField() {
 			if !set[v.Field(i).Addr().Interface()] {

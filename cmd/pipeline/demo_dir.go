@@ -5,17 +5,21 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"go.yaml.in/yaml/v3"
 )
 
 const (
 	demoSecretFile  = "secret"
 	demoSecret      = "whsec_ZGVtby1vbmx5LWRlbW8tb25seS1kZW1vLW9ubHk="
-	demoDestination = `# Written by "pipeline demo". Both destinations are the demo's receiver, which fails now and then, so retries come soon.
+	demoDestination = `# Written by "pipeline demo". All destinations are the demo's receiver, which fails now and then, so retries come soon.
 destinations:
 `
 )
@@ -67,14 +71,44 @@ func makeDemoDir(dir string) error {
 	return os.WriteFile(filepath.Join(dir, demoSecretFile), []byte(demoSecret), 0o600)
 }
 
+// ruleNames is what the demo has to know of a rules file; the pipeline reads and checks it.
+type ruleNames struct {
+	Ruleset string `yaml:"ruleset"`
+	Rules   []struct {
+		SendTo yaml.Node `yaml:"send_to"`
+	} `yaml:"rules"`
+}
+
+func readRuleNames(file string) (names ruleNames, err error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return names, err
+	}
+	return names, yaml.Unmarshal(text, &names)
+}
+
+// destinations lists every name that a rule sends to.
+func (r ruleNames) destinations() []string {
+	found := map[string]bool{}
+	for _, rule := range r.Rules {
+		if rule.SendTo.Kind == yaml.ScalarNode {
+			found[rule.SendTo.Value] = true
+		}
+		for _, name := range rule.SendTo.Content {
+			found[name.Value] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
 // writeDemoSettings writes the files with which the demo's pipeline, and later any other, can be started.
-func writeDemoSettings(o demoOptions, receiver string) (settings string, err error) {
+func writeDemoSettings(o demoOptions, names []string, receiver string) (settings string, err error) {
 	dir, err := filepath.Abs(o.dir)
 	if err != nil {
 		return "", err
 	}
 	destinations := demoDestination
-	for _, name := range []string{"welcome", "sales"} {
+	for _, name := range names {
 		destinations += fmt.Sprintf(`  - name: %s
     url: %s/%s
     allow_private: true  # a receiver on this machine

@@ -38,6 +38,7 @@ type command struct {
 }
 
 var commands = []command{
+	{"quarantine", "list, export or delete events that PostgreSQL would not store", quarantineCommand},
 	{"migrate", "bring the database schema up to date, and end", migrateCommand},
 	{"config", "print the settings in force, and where each comes from", configCommand},
 	{"run", "take events, store them, decide, deliver", runPipeline},

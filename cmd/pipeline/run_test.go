@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -453,6 +454,35 @@ func TestEmbeddedPostgresDefault(t *testing.T) {
 	signalNode(t, node, syscall.SIGTERM)
 	if got := exit(t, node, time.Minute); got != 0 {
 		t.Errorf("exit status %d, want 0", got)
+	}
+}
+
+// A changed rules file comes into force, a broken one does not, and SIGHUP asks for a look at once.
+func TestRulesReload(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	text, err := os.ReadFile("../../rules/shop.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	// The documented responses lie beside the rules.
+	if err := os.CopyFS(dir, os.DirFS("../../rules")); err != nil {
+		t.Fatal(err)
+	}
+	rules := dir + "/shop.yaml"
+	node := startNode(t, url, append(writeRules(t, "http://127.0.0.1:1", "[100ms]"), "--rules", rules)...)
+	if err := os.WriteFile(rules, []byte(strings.Replace(string(text), "50000", "40000", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	logged(t, node, `"msg":"rules reloaded"`)
+	if err := os.WriteFile(rules, []byte("version: 7\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	signalNode(t, node, syscall.SIGHUP)
+	logged(t, node, "the old ones stay in force")
+	if got := nodeSamples(t, node).sum("pipeline_evaluate_rules_reload_ok", ""); got != 0 {
+		t.Errorf("pipeline_evaluate_rules_reload_ok = %g with a broken file, want 0", got)
 	}
 }
 

@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sourcegraph/conc/pool"
 
 	"sluice/pipeline"
 	"sluice/pipeline/buffer"
@@ -18,6 +21,7 @@ import (
 	"sluice/pipeline/evaluate"
 	"sluice/pipeline/ingest"
 	"sluice/pipeline/retain"
+	"sluice/pipeline/sweep"
 )
 
 // parts is every stage of a process, made but not running; nil where its role is not taken.
@@ -27,8 +31,10 @@ type parts struct {
 	auth         ingest.Auth
 	destinations deliver.Destinations
 
+	engine     *evaluate.Engine
 	server     *ingest.Server
 	buffer     *buffer.Buffer
+	sweeper    *sweep.Sweeper
 	queue      *claim.Queue
 	dispatcher *deliver.Dispatcher
 	keeper     *retain.Keeper
@@ -97,20 +103,26 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 		p.keeper, err = retain.New(cfg.retain, db.query, retain.NewMetrics(reg), log)
 		failed(err)
 	}
-	if cfg.hasRole("ingest") {
-		engine, err := evaluate.New(cfg.evaluate, evaluate.NewMetrics(reg), log, nudge)
+	if cfg.hasRole("ingest") || cfg.hasRole("sweep") {
+		p.engine, err = evaluate.New(cfg.evaluate, evaluate.NewMetrics(reg), log, nudge)
 		failed(err)
 		if cfg.evaluate.Rules != "" && err == nil && len(errs) == 0 {
-			set, err := evaluate.Load(cfg.evaluate.Rules, evaluate.Known{Tenants: p.auth.Tenants(), Destinations: p.destinations.Names()})
+			set, err := p.loadRules()
 			failed(err)
 			if err == nil {
 				for _, w := range set.Warnings() {
-					log.Warn("rules", "warning", fmt.Sprint(w))
+					log.Warn("rules", "warning", w.String())
 				}
-				engine.Use(set)
+				p.engine.Use(set)
 			}
 		}
-		writer, err := copyin.New(cfg.copyin, db.write, decideWith(engine), copyin.NewMetrics(reg), log)
+	}
+	if cfg.hasRole("sweep") {
+		p.sweeper, err = sweep.New(cfg.sweep, db.query, p.engine, sweep.NewMetrics(reg), log)
+		failed(err)
+	}
+	if cfg.hasRole("ingest") {
+		writer, err := copyin.New(cfg.copyin, db.write, decideWith(p.engine), copyin.NewMetrics(reg), log)
 		failed(err)
 		if p.buffer, err = buffer.New(cfg.buffer, writer.Write, buffer.NewMetrics(reg)); err != nil {
 			failed(err)
@@ -119,6 +131,35 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 		failed(err)
 	}
 	return p, errors.Join(errs...)
+}
+
+// loadRules reads the rules file, knowing the tenants and destinations of this process.
+func (p *parts) loadRules() (*evaluate.Set, error) {
+	return evaluate.Load(p.cfg.evaluate.Rules, evaluate.Known{Tenants: p.auth.Tenants(), Destinations: p.destinations.Names()})
+}
+
+// watchRules reloads the rules when their file changes and on SIGHUP.
+func (p *parts) watchRules(ctx context.Context) error {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	again := make(chan struct{}, 1)
+	tasks := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
+	tasks.Go(func(ctx context.Context) error { return p.engine.Watch(ctx, p.cfg.evaluate.Rules, p.loadRules, again) })
+	tasks.Go(func(ctx context.Context) error {
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-hangups:
+				select {
+				case again <- struct{}{}:
+				default: // one is waiting to be noticed already
+				}
+			}
+		}
+	})
+	return tasks.Wait()
 }
 
 // decideWith turns "no rule listens" into a nil Recorder; a nil *Plan inside the interface would not be one.
@@ -138,6 +179,12 @@ func (p *parts) stages(door net.Listener) []stage {
 		all = append(all,
 			stage{"ingest", func(ctx context.Context) error { return p.server.Serve(ctx, door) }},
 			stage{"buffer", p.buffer.Run})
+	}
+	if p.sweeper != nil {
+		all = append(all, stage{"sweep", p.sweeper.Run})
+	}
+	if p.engine != nil && p.cfg.evaluate.Rules != "" {
+		all = append(all, stage{"rules", p.watchRules})
 	}
 	if p.dispatcher != nil {
 		all = append(all, stage{"deliver", p.dispatcher.Run}, stage{"claim", p.queue.Run})

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// databaseFlags adds the flags that say where the database is to a command with flags of its own. The returned func
+// gives the settings once the flags are parsed: flags over environment over file, as everywhere.
+func databaseFlags(fs *flag.FlagSet) func(environ []string) (*config, error) {
+	file := fs.String("config", "", "configuration `file`, the one of \"pipeline run\"")
+	address := fs.String("database-url", "", "`URL` of the database; also DATABASE_URL")
+	dir := fs.String("data-dir", "", "`folder` of the private PostgreSQL (default .pipeline); not used with a database-url")
+	return func(environ []string) (*config, error) {
+		var args []string
+		for key, value := range map[string]string{"config": *file, "database-url": *address, "data-dir": *dir} {
+			if value != "" {
+				args = append(args, "--"+key, value)
+			}
+		}
+		cfg := defaultConfig()
+		if _, _, err := loadSettings(cfg.settings(), args, environ); err != nil {
+			return nil, usageError{err}
+		}
+		return cfg, nil
+	}
+}
+
+// connectDatabase connects to the configured database, or to the private PostgreSQL of a pipeline that runs. close it in
+// the end.
+func connectDatabase(ctx context.Context, cfg *config) (*pgx.Conn, error) {
+	address := cfg.databaseURL
+	if address == "" {
+		var err error
+		if address, err = runningPostgres(cfg.dataDir); err != nil {
+			return nil, err
+		}
+	}
+	settings, err := pgx.ParseConfig(address)
+	if err != nil {
+		return nil, fmt.Errorf("database-url: %w", err)
+	}
+	if settings.ConnectTimeout == 0 {
+		settings.ConnectTimeout = 10 * time.Second
+	}
+	return pgx.ConnectConfig(ctx, settings)
+}
+
+// runningPostgres gives the address of the private PostgreSQL that a pipeline runs under dir.
+func runningPostgres(dir string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "postgres", "postmaster.pid"))
+	if errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("no pipeline runs on %s: start it, or name the database with --database-url", dir)
+	}
+	if err != nil {
+		return "", err
+	}
+	// PostgreSQL's own file: process id, data directory, start time, port, socket directory.
+	lines := strings.Split(string(text), "\n")
+	if len(lines) < 5 {
+		return "", fmt.Errorf("the PostgreSQL under %s is just starting", dir)
+	}
+	return fmt.Sprintf("postgres:///sluice?host=%s&port=%s&user=sluice&sslmode=disable",
+		url.QueryEscape(strings.TrimSpace(lines[4])), strings.TrimSpace(lines[3])), nil
+}
