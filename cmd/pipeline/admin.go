@@ -49,7 +49,7 @@ func newRegistry() *prometheus.Registry {
 }
 
 // adminHandler serves operators. Everything on it is for a private network.
-func adminHandler(reg *prometheus.Registry, ready *readiness, log *slog.Logger) http.Handler {
+func adminHandler(reg *prometheus.Registry, ready *readiness, book http.Handler, log *slog.Logger) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
@@ -63,6 +63,7 @@ func adminHandler(reg *prometheus.Registry, ready *readiness, log *slog.Logger) 
 		fmt.Fprintln(w, "ready")
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelError)}))
+	mux.Handle("GET /v1/books", book)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)

@@ -82,7 +82,7 @@ func (c *config) settings() []*setting {
 		{key: "destinations", value: &c.destinations, doc: "destinations file (YAML). Empty: nothing can be sent"},
 		{key: "tenants", value: &c.tenants, doc: "tenants file (YAML). Empty: one tenant, named default, and no authentication"},
 		{key: "listen", value: &c.listen, doc: "address of the events API"},
-		{key: "admin.listen", value: &c.adminListen, doc: "address of /healthz, /readyz, /metrics and /debug/pprof. It has no authentication: keep it on loopback or a private network"},
+		{key: "admin.listen", value: &c.adminListen, doc: "address of /healthz, /readyz, /metrics, /v1/books and /debug/pprof. It has no authentication: keep it on loopback or a private network"},
 		{key: "admin.ready-fill", value: &c.readyFill, unit: "share", doc: "/readyz answers 503 while the buffer is fuller than this"},
 		{key: "log.format", value: &c.logFormat, doc: "text, json, or auto: text on a terminal and json otherwise"},
 		{key: "log.level", value: &c.logLevel, doc: "debug, info, warn or error"},

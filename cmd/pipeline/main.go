@@ -40,6 +40,7 @@ type command struct {
 var commands = []command{
 	{"quarantine", "list, export or delete events that PostgreSQL would not store", quarantineCommand},
 	{"migrate", "bring the database schema up to date, and end", migrateCommand},
+	{"books", "what a running pipeline received, stored, decided and sent", booksCommand},
 	{"config", "print the settings in force, and where each comes from", configCommand},
 	{"run", "take events, store them, decide, deliver", runPipeline},
 	{"demo", "play a shop's day through a pipeline of its own, and check the books", demoCommand},

@@ -31,18 +31,19 @@ func runPipeline(ctx context.Context, args []string, env environment) error {
 func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	reg := newRegistry()
 	ready := &readiness{}
+	pages := &books{}
 	admin, err := net.Listen("tcp", cfg.adminListen)
 	if err != nil {
 		return fmt.Errorf("admin.listen: %w", err)
 	}
 	adminCtx, stopAdmin := context.WithCancel(context.WithoutCancel(ctx))
 	adminDone := make(chan error, 1)
-	go func() { adminDone <- serveHTTP(adminCtx, admin, adminHandler(reg, ready, log), time.Second) }()
+	go func() { adminDone <- serveHTTP(adminCtx, admin, adminHandler(reg, ready, pages, log), time.Second) }()
 	defer func() {
 		stopAdmin()
 		err = errors.Join(err, <-adminDone)
 	}()
-	log.Info("admin address", "url", "http://"+admin.Addr().String(), "paths", "/healthz /readyz /metrics /debug/pprof/")
+	log.Info("admin address", "url", "http://"+admin.Addr().String(), "paths", "/healthz /readyz /metrics /v1/books /debug/pprof/")
 
 	db, err := openDatabase(ctx, cfg, log)
 	if err != nil {
@@ -94,6 +95,9 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 			}
 			return nil
 		})
+	}
+	if err := pages.begin(ctx, reg, p.query, made.auth.Tenants()); err != nil {
+		return err
 	}
 	ready.started(checks...)
 	stopNotice := context.AfterFunc(ctx, func() { ready.draining.Store(true) })
