@@ -1,8 +1,8 @@
-.PHONY: help setup build run demo test race lint bench
+.PHONY: help setup build run demo test race lint bench loadtest
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-7s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
 setup: ## install what is missing: PostgreSQL's programs and the Go modules
 	@./.ci/postgresql
@@ -18,9 +18,11 @@ demo: setup build ## the main job from nothing: a shop's day, stored, decided, s
 	bin/pipeline demo
 
 test: setup ## all tests, on real PostgreSQL
+	@./.ci/node
 	go test ./...
 
 race: setup ## all tests under the race detector
+	@./.ci/node
 	go test -race ./...
 
 lint: ## gofmt, go vet, staticcheck
@@ -30,3 +32,7 @@ lint: ## gofmt, go vet, staticcheck
 
 bench: setup ## the benchmarks, on real PostgreSQL
 	go test -run '^$$' -bench . -benchtime 1x ./bench/...
+
+SCRIPT ?= smoke
+loadtest: setup build ## load by k6, which you have to install: make loadtest SCRIPT=ramp; loadtest/README.md lists the scripts
+	go run ./loadtest/run -script $(SCRIPT)
