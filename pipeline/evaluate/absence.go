@@ -362,7 +362,8 @@ func (p *Plan) fire(r *rule, d pipeline.Due) {
 		return
 	}
 	a := r.absence
-	c := candidate{rule: r, tenant: d.Tenant, event: d.Trigger.ID, at: d.Trigger.OccurredAt, subject: d.Key, key: d.Key, delay: a.grace}
+	c := candidate{rule: r, tenant: d.Tenant, event: d.Trigger.ID, at: d.Trigger.OccurredAt, subject: d.Key, key: d.Key, delay: a.grace,
+		timerKey: d.Key, anchor: d.Anchor, latest: d.Latest}
 	if a.episodes {
 		c.key = fmt.Sprintf("%s@%d", d.Key, d.Anchor.UnixMicro())
 	}

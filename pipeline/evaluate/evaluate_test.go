@@ -91,10 +91,15 @@ func TestShopRulesDecide(t *testing.T) {
 	at := time.Date(2026, 11, 30, 12, 0, 0, 5000, time.UTC)
 	signup := event("signup_completed", "u1", "")
 	signup.OccurredAt = at
+	buy := func(user, properties string) pipeline.Event {
+		ev := event("purchase_completed", user, properties)
+		ev.SessionID = "s1"
+		return ev
+	}
 	got := decided(engine(t, set).Decide([]pipeline.Event{
 		signup,
-		event("purchase_completed", "u1", `{"order_id":"o1","amount_cents":49999}`),
-		event("purchase_completed", "", `{"order_id":"o2","amount_cents":50000}`),
+		buy("u1", `{"order_id":"o1","amount_cents":49999}`),
+		buy("", `{"order_id":"o2","amount_cents":50000}`),
 		event("page_viewed", "u1", ""),
 	}))
 	want := `shop/welcome[0] subject="u1" key="u1" {"user_id":"u1","signed_up_at":"2026-11-30T12:00:00.000005Z","plan":"free"}

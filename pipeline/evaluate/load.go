@@ -23,6 +23,8 @@ type Known struct {
 	Tenants map[string]int32
 	// Destinations are the names that send_to may use. Nil: they are not checked.
 	Destinations []string
+	// NoTests loads the rules although a test in them fails; see Set.Test.
+	NoTests bool
 }
 
 // Set is the rules that are in force together. It never changes.
@@ -107,6 +109,20 @@ func Load(path string, known Known) (*Set, error) {
 	}
 	set.warnings.sort()
 	set.index()
+	for _, r := range set.rules {
+		for _, t := range r.tests {
+			if known.NoTests || r.off {
+				continue
+			}
+			if fault := t.run(set); fault != nil {
+				errs = append(errs, *fault)
+			}
+		}
+	}
+	if len(errs) > 0 {
+		errs.sort()
+		return nil, errs
+	}
 	return set, nil
 }
 

@@ -44,6 +44,9 @@ type candidate struct {
 	delay time.Duration
 	// recheck is what has to be looked at again before the message is sent; JSON or nil.
 	recheck []byte
+	// The timer's key, anchor and latest trigger, where one led to the decision.
+	timerKey       string
+	anchor, latest time.Time
 }
 
 // failure is a rule that could not decide about an event.

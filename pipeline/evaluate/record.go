@@ -152,10 +152,6 @@ func (r *recorder) write(ctx context.Context, tx pgx.Tx, w work) error {
 
 // distinct leaves one candidate for each key. Of two with one key the first wins; the other is counted.
 func (r *recorder) distinct(cands []candidate) []candidate {
-	type ledgerKey struct {
-		tenant int32
-		hash   pipeline.UUID
-	}
 	seen := make(map[ledgerKey]bool, len(cands))
 	return slices.DeleteFunc(cands, func(c candidate) bool {
 		if err := r.refused[c.rule]; err != nil {

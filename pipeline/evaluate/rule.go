@@ -41,6 +41,7 @@ type rule struct {
 	digest    *template
 
 	absence *absence
+	tests   []*inlineTest
 }
 
 // take says which events a rule looks at.
@@ -70,7 +71,7 @@ const maxAnyRules = 20
 
 // ruleKeys are the keys that every kind has.
 var ruleKeys = []string{"id", "kind", "state", "owner", "response", "description", "tenants", "send_to", "payload",
-	"cooldown", "cap", "digest", "dedupe_for"}
+	"cooldown", "cap", "digest", "dedupe_for", "tests"}
 
 var kindKeys = map[string][]string{
 	"event":   {"on", "match", "subject", "dedupe_key"},
@@ -103,6 +104,7 @@ func (l *loader) rule(n *yaml.Node, i int) *rule {
 	case "absence":
 		l.absenceRule(r, c)
 	}
+	l.tests(r, c)
 	return r
 }
 
