@@ -98,7 +98,6 @@ func (r *reader) read(ctx *fasthttp.RequestCtx) (*body, *failure) {
 		r.release(b)
 		return nil, f
 	}
-	r.metrics.decoded.Add(float64(len(b.text)))
 	return b, nil
 }
 
@@ -144,6 +143,25 @@ func (r *reader) fill(ctx *fasthttp.RequestCtx, b *body, encoding byte, length i
 		return &failure{400, "malformed-encoding", "the body could not be decompressed: " + err.Error(), -1}
 	}
 	return nil
+}
+
+// inflate decompresses a body that turned out to be gzip.
+func (r *reader) inflate(b *body) *failure {
+	compressed := b.text
+	wire := &counted{r: bytes.NewReader(compressed)}
+	b.text = b.raw
+	text, err := r.gunzip(b, wire)
+	b.text, b.raw = text, compressed
+	if err == nil {
+		return nil
+	}
+	switch {
+	case errors.Is(err, errFull):
+		return &failure{429, "overloaded", "the bodies of requests fill the memory that is set aside for them (ingest.max-reading-bytes)", -1}
+	case errors.Is(err, errTooLarge):
+		return r.tooLarge("the decompressed body is larger", r.cfg.MaxDecodedBytes, "max-decoded-bytes")
+	}
+	return &failure{400, "malformed-encoding", "the body could not be decompressed: " + err.Error(), -1}
 }
 
 func (r *reader) tooLarge(what string, most int, key string) *failure {

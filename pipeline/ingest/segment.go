@@ -1,5 +1,7 @@
 package ingest
 
+import "github.com/valyala/fasthttp"
+
 // Segment's HTTP API, as @segment/analytics-node 3 and its kin speak it; docs/clients.md has the mapping.
 
 var segmentPaths = map[string]string{
@@ -34,7 +36,7 @@ func anyJSON(contentType []byte) (lines, ok bool) {
 }
 
 // segment decodes {"batch": [...]}, or one call where the path names its type.
-func (d *decoder) segment(kind string, b []byte) *malformed {
+func (d *decoder) segment(kind string, b []byte, _ *fasthttp.RequestHeader) *malformed {
 	i, m := d.open(b)
 	if m != nil {
 		return m

@@ -44,6 +44,7 @@ type Server struct {
 	decoders sync.Pool
 	inFlight atomic.Int64
 	draining atomic.Bool
+	drain    chan struct{} // closed when draining begins
 }
 
 // New checks the configuration; the error names everything that is wrong with it.
@@ -51,7 +52,7 @@ func New(cfg Config, buf Buffer, auth Auth, m *Metrics, log *slog.Logger) (*Serv
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, buffer: buf, auth: auth, metrics: m, log: log, limiters: map[int32]*limiter{}}
+	s := &Server{cfg: cfg, buffer: buf, auth: auth, metrics: m, log: log, limiters: map[int32]*limiter{}, drain: make(chan struct{})}
 	for tenant, l := range auth.limits {
 		s.limiters[tenant] = newLimiter(l, time.Now())
 	}
@@ -66,7 +67,7 @@ func New(cfg Config, buf Buffer, auth Auth, m *Metrics, log *slog.Logger) (*Serv
 	return s, err
 }
 
-// Serve answers what comes in on ln, which it closes, until ctx ends. Then it takes no new connections, closes the idle
+// Serve answers what comes in on ln, which it closes, until ctx ends. It is called once. Then it takes no new connections, closes the idle
 // ones, answers the requests that are on their way, and returns nil. That takes at most the time that the timeouts of
 // reading, answering and writing allow together; where it took longer, the error says so.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
@@ -104,6 +105,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	})
 	<-stop.Done()
 	s.draining.Store(true)
+	close(s.drain)
 	grace := s.cfg.ReadTimeout + s.cfg.AnswerTimeout + s.cfg.WriteTimeout
 	p.Go(func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
@@ -187,6 +189,14 @@ func (s *Server) route(request *fasthttp.RequestCtx) {
 	}
 	ctx := exchange{request, to.shape}
 	switch {
+	case ctx.shape == &cloudevents && ctx.IsOptions() && len(ctx.Request.Header.Peek("WebHook-Request-Origin")) > 0:
+		// The sender asks whether it may send (CloudEvents webhooks, section 4); whoever has a write key may.
+		ctx.Response.Header.Set("Allow", "POST")
+		ctx.Response.Header.SetBytesV("WebHook-Allowed-Origin", ctx.Request.Header.Peek("WebHook-Request-Origin"))
+		ctx.Response.Header.Set("WebHook-Allowed-Rate", "*")
+	case to.kind == "flags":
+		ctx.Response.Header.SetContentType("application/json")
+		ctx.Response.SetBodyString(noFlags)
 	case !ctx.IsPost():
 		ctx.Response.Header.Set("Allow", "POST")
 		problem(ctx, 405, "method-not-allowed", "events are sent by POST", -1)
@@ -197,6 +207,11 @@ func (s *Server) route(request *fasthttp.RequestCtx) {
 		problem(ctx, 429, "overloaded", fmt.Sprintf("%d requests are being answered (ingest.concurrency)", s.cfg.Concurrency), -1)
 	default:
 		s.events(ctx, to.kind)
+	}
+	if status := ctx.Response.StatusCode(); ctx.shape.holds && (status == 429 || status == 503) {
+		// The connection ends without an answer: the client then keeps the events, where it would drop them on any status.
+		ctx.HijackSetNoResponse(true)
+		ctx.Hijack(func(net.Conn) {})
 	}
 }
 
@@ -213,6 +228,9 @@ func (s *Server) events(ctx exchange, kind string) {
 		kind = "lines"
 	}
 	key := credentials(header.Peek("Authorization"), header.Peek("X-Write-Key"))
+	if key == nil && ctx.shape.keyInQuery {
+		key = ctx.QueryArgs().Peek("access_token")
+	}
 	tenant, ok := s.auth.tenant(key)
 	later := !ok && key == nil && ctx.shape.keyInBody
 	if !later && !s.admit(ctx, tenant, ok) {
@@ -223,10 +241,24 @@ func (s *Server) events(ctx exchange, kind string) {
 		s.fail(ctx, failed)
 		return
 	}
+	held := true
+	release := func() {
+		if held {
+			held = false
+			s.reader.release(b)
+		}
+	}
+	defer release()
+	if ctx.shape.sniffs && bytes.HasPrefix(b.text, []byte("\x1f\x8b\x08")) {
+		if failed := s.reader.inflate(b); failed != nil {
+			s.fail(ctx, failed)
+			return
+		}
+	}
 	d := s.decoders.Get().(*decoder)
 	defer s.decoders.Put(d)
 	d.reset(&s.cfg, tenant, ctx.Time())
-	m := ctx.shape.decode(d, kind, b.text)
+	m := ctx.shape.decode(d, kind, b.text, header)
 	if m == nil && later {
 		tenant, ok = s.auth.tenant([]byte(d.key))
 		d.tenant = tenant
@@ -236,11 +268,18 @@ func (s *Server) events(ctx exchange, kind string) {
 		events = d.take()
 	}
 	size := len(b.text)
-	s.reader.release(b) // nothing below refers to it
+	s.metrics.decoded.Add(float64(size))
+	// Nothing below refers to the body. A request that may be held counts its memory until it is answered.
+	if !ctx.shape.holds {
+		release()
+	}
 	if m != nil {
 		what := "malformed-json"
-		if m.status == 413 {
+		switch m.status {
+		case 413:
 			what = "too-many-events"
+		case 415:
+			what = "unsupported-media-type"
 		}
 		problem(ctx, m.status, what, m.detail, m.offset)
 		return
@@ -284,7 +323,7 @@ func (s *Server) hand(ctx exchange, tenant int32, events []pipeline.Event, refus
 	} else {
 		var wait context.Context
 		wait, cancel := context.WithTimeout(context.Background(), s.cfg.AnswerTimeout)
-		verdicts, err = s.buffer.Add(wait, events)
+		verdicts, err = s.add(wait, ctx, events)
 		cancel()
 		if err == nil && len(verdicts) != len(events) {
 			panic(fmt.Sprintf("%d verdicts for %d events", len(verdicts), len(events)))
@@ -297,6 +336,31 @@ func (s *Server) hand(ctx exchange, tenant int32, events []pipeline.Event, refus
 		answerAccepted(ctx, len(events), refused)
 	default:
 		answer(ctx, refused, verdicts, bytes.Equal(ctx.QueryArgs().Peek("verdicts"), []byte("all")))
+	}
+}
+
+// holdFor is how long a request of a shape that holds waits for room: less than the 10 s after which posthog-node gives
+// a request up and repeats it.
+const holdFor = 8 * time.Second
+
+// add hands events to the buffer; where the shape says so, again and again while there is no room.
+func (s *Server) add(wait context.Context, ctx exchange, events []pipeline.Event) ([]pipeline.Verdict, error) {
+	give := ctx.Time().Add(holdFor)
+	for {
+		verdicts, err := s.buffer.Add(wait, events)
+		if err == nil || !ctx.shape.holds || !errors.Is(err, pipeline.ErrOverloaded) || time.Now().After(give) {
+			return verdicts, err
+		}
+		t := time.NewTimer(100 * time.Millisecond)
+		select {
+		case <-t.C:
+		case <-s.drain:
+			t.Stop()
+			return nil, pipeline.ErrClosed
+		case <-wait.Done():
+			t.Stop()
+			return nil, err
+		}
 	}
 }
 

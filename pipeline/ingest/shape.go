@@ -14,15 +14,17 @@ import (
 // shape is how a kind of client writes its events and reads its answers.
 type shape struct {
 	// decode turns a body into events. kind is what the path says about them.
-	decode func(d *decoder, kind string, b []byte) *malformed
+	decode func(d *decoder, kind string, b []byte, h *fasthttp.RequestHeader) *malformed
 	// media says whether a Content-Type is one that these clients send, and whether it means NDJSON.
 	media func(contentType []byte) (lines, ok bool)
 	// head opens the answer to events that were taken.
 	head string
 	// status is the status code that makes such a client do what ours would make others do.
 	status func(int) int
-	// keyInBody: a write key may also stand in the body.
-	keyInBody bool
+	// keyInBody and keyInQuery: a write key may also stand there, in the query as access_token.
+	keyInBody, keyInQuery bool
+	// sniffs: a body may be gzip without saying so.
+	sniffs bool
 	// holds: such a client loses events that are refused, and keeps those that were not answered. So a request waits
 	// for room, and is hung up on where there is none.
 	holds bool
@@ -36,15 +38,18 @@ type route struct {
 
 // routes by path, without a slash at the end.
 var routes = func() map[string]route {
-	m := map[string]route{"/v1/events": {&native, ""}}
+	m := map[string]route{"/v1/events": {&native, ""}, "/v1/cloudevents": {&cloudevents, ""}}
 	for path, kind := range segmentPaths {
 		m[path] = route{&segment, kind}
+	}
+	for path, kind := range posthogPaths {
+		m[path] = route{&posthog, kind}
 	}
 	return m
 }()
 
 var native = shape{
-	decode: func(d *decoder, kind string, b []byte) *malformed {
+	decode: func(d *decoder, kind string, b []byte, _ *fasthttp.RequestHeader) *malformed {
 		if kind == "lines" {
 			return d.lines(b)
 		}
@@ -186,29 +191,46 @@ func (d *decoder) rest(dr *draft, m member) {
 	d.unknown = append(append(append(d.unknown, m.head...), m.raw...), ',')
 }
 
-// lookup gives the text at a path of names inside an object without flaws, or "" where there is none, or none
-// that fits into the column.
+// lookup gives the text at a path of names inside an object without flaws, or "" where there is none.
 func lookup(object []byte, path ...string) string {
 	for _, name := range path {
 		if len(object) == 0 || object[0] != '{' {
 			return ""
 		}
-		var found []byte
-		in := decoder{s: scanner{b: object, maxDepth: 1 << 30}}
-		in.walk(0, func(m member) {
-			if string(m.name) == name {
-				found = m.raw
-			}
-		})
-		object = found
+		object = search(object, [8]string{name})[0]
 	}
+	return columnText(object)
+}
+
+// pick gives the texts of several members of an object without flaws, "" where there is none.
+func pick(object []byte, names [8]string) (texts [8]string) {
 	if len(object) == 0 {
+		return texts
+	}
+	for i, raw := range search(object, names) {
+		texts[i] = columnText(raw)
+	}
+	return texts
+}
+
+func search(object []byte, names [8]string) (raw [8][]byte) {
+	in := decoder{s: scanner{b: object, maxDepth: 1 << 30}}
+	in.walk(0, func(m member) {
+		for i, name := range names {
+			if string(m.name) == name {
+				raw[i] = m.raw
+			}
+		}
+	})
+	return raw
+}
+
+// columnText gives the text of a value, or "" where it is none, or too long for a column; it is kept in properties then.
+func columnText(raw []byte) string {
+	if len(raw) == 0 || len(raw) > maxText {
 		return ""
 	}
-	t, _ := plainText(object)
-	if len(t) > maxText {
-		return ""
-	}
+	t, _ := plainText(raw)
 	return t
 }
 

@@ -8,18 +8,25 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
+
+	"github.com/valyala/fasthttp"
 
 	"sluice/pipeline"
 )
 
 // shaped decodes a body as one of the shapes.
-func shaped(t *testing.T, s *shape, kind, text string) (*decoder, []pipeline.Event) {
+func shaped(t *testing.T, s *shape, kind, text string, headers ...string) (*decoder, []pipeline.Event) {
 	t.Helper()
 	cfg := DefaultConfig()
 	d := new(decoder)
 	d.reset(&cfg, 7, now)
+	h := &fasthttp.RequestHeader{}
+	for i := 0; i < len(headers); i += 2 {
+		h.Set(headers[i], headers[i+1])
+	}
 	body := []byte(text)
-	if m := s.decode(d, kind, body); m != nil {
+	if m := s.decode(d, kind, body, h); m != nil {
 		t.Fatalf("%s: %+v", text, *m)
 	}
 	events := d.take()
@@ -166,4 +173,61 @@ func TestSegmentAnswers(t *testing.T) {
 			t.Errorf("tenant %d; want 5", e.Tenant)
 		}
 	}
+}
+
+// FuzzShapes holds the promises of the decoders of other systems' formats: they do not crash, each event is told once,
+// and what they take is valid.
+func FuzzShapes(f *testing.F) {
+	for _, text := range hostile {
+		if len(text) > 20_000 {
+			continue
+		}
+		f.Add([]byte(`{"batch":[{"type":"track","event":"x","userId":"u","messageId":"m","context":{"page":{"url":`+text+`}}}],"writeKey":"k"}`), "")
+		f.Add([]byte(`{"event":"x","distinct_id":`+text+`,"properties":{"$device_id":`+text+`}}`), "")
+		f.Add([]byte(`{"specversion":"1.0","type":"t","source":"/s","id":"1","data":`+text+`}`), "application/cloudevents+json")
+		f.Add([]byte(text), "text/plain")
+	}
+	f.Add([]byte("data=eyJldmVudCI6IngifQ%3D%3D"), "application/x-www-form-urlencoded")
+	cfg := DefaultConfig()
+	f.Fuzz(func(t *testing.T, text []byte, media string) {
+		for name, s := range map[string]*shape{"segment": &segment, "posthog": &posthog, "cloudevents": &cloudevents} {
+			for _, kind := range []string{"", "track", "identify"} {
+				d := new(decoder)
+				d.reset(&cfg, 1, now)
+				h := &fasthttp.RequestHeader{}
+				h.SetContentType(media)
+				h.Set("ce-specversion", "1.0")
+				h.Set("ce-id", media)
+				body := append([]byte{}, text...)
+				if m := s.decode(d, kind, body, h); m != nil {
+					if m.detail == "" {
+						t.Fatalf("%s %q: %+v", name, text, *m)
+					}
+					continue
+				}
+				if name != "posthog" && string(body) != string(text) {
+					t.Fatalf("%s %q: the body was written to: %q", name, text, body)
+				}
+				events := d.take()
+				if len(events)+len(d.refused) != d.count {
+					t.Fatalf("%s %q: %d events and %d refused of %d", name, text, len(events), len(d.refused), d.count)
+				}
+				for _, e := range events {
+					if e.Name == "" || e.OccurredAt.IsZero() || e.ReceivedAt.IsZero() || e.Tenant != 1 {
+						t.Fatalf("%s %q: incomplete event %+v", name, text, e)
+					}
+					for _, field := range []string{e.Name, e.ClientID, e.UserID, e.AnonymousID, e.SessionID, e.PageURL, e.Referrer, e.UserAgent} {
+						if !utf8.ValidString(field) || strings.Contains(field, "\x00") || len(field) > maxText {
+							t.Fatalf("%s %q: field %q", name, text, field)
+						}
+					}
+					if e.Properties != nil {
+						if s := scanWhole(e.Properties, cfg.MaxDepth+2); s.err != "" || s.flaw != flawNone || e.Properties[0] != '{' {
+							t.Fatalf("%s %q: properties %q: %s, flaw %d", name, text, e.Properties, s.err, s.flaw)
+						}
+					}
+				}
+			}
+		}
+	})
 }

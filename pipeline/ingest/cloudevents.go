@@ -1,0 +1,187 @@
+package ingest
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/valyala/fasthttp"
+)
+
+// CloudEvents 1.0 over HTTP, structured, binary and batched; docs/clients.md has the mapping.
+
+var cloudevents = shape{
+	decode:     (*decoder).cloudevents,
+	media:      func([]byte) (lines, ok bool) { return false, true },
+	head:       `{`,
+	status:     native.status,
+	keyInQuery: true,
+}
+
+// cloudevents picks the mode by the Content-Type, that of batches first, since the one is the beginning of the other.
+func (d *decoder) cloudevents(_ string, b []byte, h *fasthttp.RequestHeader) *malformed {
+	media := bytes.ToLower(h.ContentType())
+	switch {
+	case bytes.HasPrefix(media, []byte("application/cloudevents-batch+json")):
+		i, m := d.open(b)
+		if m != nil {
+			return m
+		}
+		if b[i] != '[' {
+			return &malformed{400, i, "an array of events should begin here"}
+		}
+		if i, m = d.elements(i, d.cloudElement); m != nil {
+			return m
+		}
+		return d.close(i)
+	case bytes.HasPrefix(media, []byte("application/cloudevents+json")):
+		i, m := d.open(b)
+		if m != nil {
+			return m
+		}
+		return d.close(d.cloudElement(i))
+	case bytes.HasPrefix(media, []byte("application/cloudevents")) || len(h.Peek("ce-specversion")) == 0:
+		return &malformed{415, -1, fmt.Sprintf("Content-Type %q is no format of CloudEvents that is known (application/cloudevents+json, application/cloudevents-batch+json), and there is no header ce-specversion", cut(media))}
+	}
+	text, m := d.binary(b, h)
+	if m != nil {
+		return m
+	}
+	d.s.reset(text)
+	return d.close(d.cloudElement(0))
+}
+
+// binary writes an event of binary mode, attributes in headers and data in the body, as one of structured mode.
+func (d *decoder) binary(b []byte, h *fasthttp.RequestHeader) ([]byte, *malformed) {
+	text := make([]byte, 0, len(b)+1024)
+	text = append(text, '{')
+	for name, value := range h.All() {
+		name, ok := bytes.CutPrefix(bytes.ToLower(name), []byte("ce-"))
+		if !ok {
+			continue
+		}
+		v := headerText(string(value))
+		if !utf8.ValidString(v) {
+			return nil, &malformed{400, -1, fmt.Sprintf("the header ce-%s holds bytes that are not valid UTF-8", cut(name))}
+		}
+		text = append(appendString(text, string(name)), ':')
+		text = append(appendString(text, v), ',')
+	}
+	media := string(h.ContentType())
+	if media != "" {
+		text = append(appendString(append(text, `"datacontenttype":`...), media), ',')
+	}
+	kind, _, _ := strings.Cut(strings.ToLower(media), ";")
+	kind = strings.TrimSpace(kind)
+	switch {
+	case len(b) == 0:
+	case kind == "" || kind == "application/json" || kind == "text/json" || strings.HasSuffix(kind, "+json"):
+		d.s.reset(b)
+		if m := d.close(d.s.value(d.s.space(0))); m != nil {
+			return nil, m
+		}
+		text = append(append(append(text, `"data":`...), b...), ',')
+	case strings.HasPrefix(kind, "text/") && utf8.Valid(b):
+		text = append(appendString(append(text, `"data":`...), string(b)), ',')
+	default:
+		text = append(text, `"data_base64":"`...)
+		text = append(base64.StdEncoding.AppendEncode(text, b), `",`...)
+	}
+	text[len(text)-1] = '}' // there is ce-specversion at least
+	return text, nil
+}
+
+// headerText undoes quotes (RFC 7230, 3.2.6) and then percent-encoding, once.
+func headerText(v string) string {
+	if len(v) >= 2 && v[0] == '"' && v[len(v)-1] == '"' {
+		var b strings.Builder
+		for i := 1; i < len(v)-1; i++ {
+			if v[i] == '\\' && i+1 < len(v)-1 {
+				i++
+			}
+			b.WriteByte(v[i])
+		}
+		v = b.String()
+	}
+	if !strings.Contains(v, "%") {
+		return v
+	}
+	digits := scanner{b: []byte(v)}
+	b := make([]byte, 0, len(v))
+	for i := 0; i < len(v); i++ {
+		if v[i] == '%' {
+			// "%41" as "\u0041"
+			if i+2 < len(v) {
+				digits.b = []byte("00" + v[i+1:i+3])
+				if c := digits.hex4(0); c >= 0 {
+					b = append(b, byte(c))
+					i += 2
+					continue
+				}
+			}
+		}
+		b = append(b, v[i])
+	}
+	return string(b)
+}
+
+func (d *decoder) cloudElement(i int) int {
+	if i >= len(d.s.b) || d.s.b[i] != '{' {
+		return d.element(i)
+	}
+	dr := draft{idName: "id", whenName: "time", inside: "$cloudevent"}
+	d.unknown = d.unknown[:0]
+	begin := i
+	var id, source, version string
+	i = d.walk(i, func(m member) {
+		switch string(m.name) {
+		case "type":
+			dr.e.Name = d.text(&dr, m, maxName)
+			return
+		case "time":
+			dr.when = []byte(d.text(&dr, m, maxID))
+			return
+		case "id":
+			id = d.text(&dr, m, maxID)
+		case "source":
+			source = d.text(&dr, m, maxID)
+		case "specversion":
+			version = d.text(&dr, m, maxID)
+		case "userid":
+			dr.e.UserID = d.text(&dr, m, maxID)
+		case "anonymousid":
+			dr.e.AnonymousID = d.text(&dr, m, maxID)
+		case "sessionid":
+			dr.e.SessionID = d.text(&dr, m, maxID)
+		case "data":
+			if m.raw[0] == '{' {
+				dr.properties = d.objectOf(&dr, m)
+				return
+			}
+		}
+		if m.raw[0] != 'n' {
+			d.rest(&dr, m)
+		}
+	})
+	if i < 0 {
+		return -1
+	}
+	switch {
+	case version != "1.0":
+		dr.refuse("specversion", fmt.Sprintf("must be \"1.0\", not %q", cut([]byte(version))), "type")
+	case id == "":
+		dr.refuse("id", "is required", "missing")
+	case source == "":
+		dr.refuse("source", "is required", "missing")
+	case strings.Contains(source, " "):
+		dr.refuse("source", "must be a URI reference, which holds no spaces", "type")
+	case dr.e.Name == "":
+		dr.refuse("type", "is required", "missing")
+	}
+	// The key is both. No source holds a space, so that no two pairs come to the same.
+	dr.id = []byte(source + " " + id)
+	d.finish(&dr, i-begin)
+	return i
+}

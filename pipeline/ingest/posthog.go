@@ -1,0 +1,149 @@
+package ingest
+
+import (
+	"bytes"
+	"encoding/base64"
+
+	"github.com/valyala/fasthttp"
+)
+
+// PostHog's capture API, as posthog-node 5 and its kin speak it; docs/clients.md has the mapping.
+
+var posthogPaths = map[string]string{
+	"/batch": "", "/capture": "", "/e": "", "/i/v0/e": "", "/track": "",
+	// What a client asks for when it starts: feature flags, of which there are none.
+	"/flags": "flags", "/decide": "flags",
+}
+
+var posthog = shape{
+	decode:    (*decoder).posthog,
+	media:     func([]byte) (lines, ok bool) { return false, true },
+	head:      `{"status":"Ok",`,
+	keyInBody: true,
+	sniffs:    true,
+	holds:     true,
+	// 413 makes the client halve its batches; of the rest it knows only that the batch failed.
+	status: func(status int) int {
+		switch status {
+		case 415, 422:
+			return 400
+		}
+		return status
+	},
+}
+
+const noFlags = `{"flags":{},"featureFlags":{},"featureFlagPayloads":{},"errorsWhileComputingFlags":false}` + "\n"
+
+// posthog decodes {"batch": [...]}, one event, or an array of them, also as a form's data in base64.
+func (d *decoder) posthog(_ string, b []byte, h *fasthttp.RequestHeader) *malformed {
+	if bytes.HasPrefix(h.ContentType(), []byte("application/x-www-form-urlencoded")) || bytes.HasPrefix(b, []byte("data=")) {
+		var form fasthttp.Args
+		form.ParseBytes(b)
+		data := bytes.ReplaceAll(form.Peek("data"), []byte(" "), []byte("+"))
+		if text, err := base64.StdEncoding.AppendDecode(nil, data); err == nil {
+			b = text
+		} else {
+			b = form.Peek("data")
+		}
+	}
+	i, m := d.open(b)
+	if m != nil {
+		return m
+	}
+	if b[i] == '[' {
+		i, m = d.elements(i, d.posthogElement)
+		if m != nil {
+			return m
+		}
+		return d.close(i)
+	}
+	if b[i] != '{' {
+		return &malformed{400, i, "an object or an array of objects should begin here"}
+	}
+	var shared draft
+	var key string
+	batch := -1
+	end := d.walk(i, func(m member) {
+		switch string(m.name) {
+		case "batch":
+			batch = cap(b) - cap(m.raw)
+		case "api_key", "token", "$token":
+			key = d.text(&shared, m, maxText)
+		}
+	})
+	if m := d.close(end); m != nil {
+		return m
+	}
+	if batch < 0 {
+		d.posthogEvent(i)
+		return nil
+	}
+	if b[batch] != '[' {
+		return &malformed{400, batch, `"batch" should be an array of events`}
+	}
+	_, m = d.elements(batch, d.posthogElement)
+	d.key = key
+	return m
+}
+
+func (d *decoder) posthogElement(i int) int {
+	if i < len(d.s.b) && d.s.b[i] == '{' {
+		return d.posthogEvent(i)
+	}
+	return d.element(i)
+}
+
+func (d *decoder) posthogEvent(i int) int {
+	dr := draft{idName: "uuid", whenName: "timestamp", inside: "$posthog"}
+	d.unknown = d.unknown[:0]
+	begin := i
+	var distinct, key string
+	i = d.walk(i, func(m member) {
+		switch string(m.name) {
+		case "event":
+			dr.e.Name = d.text(&dr, m, maxName)
+		case "distinct_id", "$distinct_id":
+			distinct = first(d.text(&dr, m, maxID), distinct)
+		case "uuid":
+			dr.id = []byte(d.text(&dr, m, maxID))
+		case "timestamp":
+			dr.when = []byte(d.text(&dr, m, maxID))
+		case "properties":
+			dr.properties = d.objectOf(&dr, m)
+		case "api_key", "token", "$token":
+			key = d.text(&dr, m, maxText)
+		case "sent_at": // of the request, not of the event
+		default:
+			d.rest(&dr, m)
+		}
+	})
+	if i < 0 {
+		return -1
+	}
+	if dr.bad.reason == "" {
+		p := pick(dr.properties, [8]string{"distinct_id", "$device_id", "$anon_distinct_id", "$session_id", "$current_url", "$referrer", "$raw_user_agent", "token"})
+		distinct, key = first(distinct, p[0]), first(key, p[7])
+		dr.e.AnonymousID = first(p[1], p[2])
+		if distinct != dr.e.AnonymousID {
+			dr.e.UserID = distinct
+		}
+		dr.e.SessionID, dr.e.PageURL, dr.e.Referrer, dr.e.UserAgent = p[3], p[4], p[5], p[6]
+		for _, id := range []string{distinct, dr.e.AnonymousID, dr.e.SessionID} {
+			if len(id) > maxID {
+				dr.refuse("properties", "hold an id of more than 512 bytes", "too_long")
+			}
+		}
+	}
+	if dr.e.Name == "" {
+		dr.refuse("event", "is required", "missing")
+	}
+	if distinct == "" {
+		dr.refuse("distinct_id", "is required", "missing")
+	}
+	if d.count > 0 && key != d.key {
+		key = "" // events of several tenants in one request: nobody's
+	}
+	d.key = key
+	d.finish(&dr, i-begin)
+	return i
+}
