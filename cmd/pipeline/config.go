@@ -23,6 +23,7 @@ type config struct {
 	dataDir      string
 	roles        []string
 	destinations string
+	topics       string
 	tenants      string
 	listen       string
 	adminListen  string
@@ -80,6 +81,7 @@ func (c *config) settings() []*setting {
 		{key: "roles", value: &c.roles, doc: "what this process does: any of " + strings.Join(allRoles, ", ")},
 		{key: "rules", value: &c.evaluate.Rules, doc: "rules file (YAML), or a folder of them. Empty: events are stored and nothing is decided"},
 		{key: "destinations", value: &c.destinations, doc: "destinations file (YAML). Empty: nothing can be sent"},
+		{key: "topics", value: &c.topics, doc: "topics file (YAML): which destinations stand behind a topic that applications enqueue for. Empty: no topics"},
 		{key: "tenants", value: &c.tenants, doc: "tenants file (YAML). Empty: one tenant, named default, and no authentication"},
 		{key: "listen", value: &c.listen, doc: "address of the events API"},
 		{key: "admin.listen", value: &c.adminListen, doc: "address of /healthz, /readyz, /metrics, /v1/books and /debug/pprof. It has no authentication: keep it on loopback or a private network"},

@@ -11,22 +11,10 @@ import (
 
 // configCommand prints what "pipeline run" with the same file, environment and flags would use.
 func configCommand(_ context.Context, args []string, env environment) error {
-	markdown := false
 	cfg := defaultConfig()
-	if len(args) == 1 && args[0] == "--markdown" {
-		markdown, args = true, nil
-		env.environ = nil
-	}
 	settings, err := readConfig(cfg, "config", `Prints every setting in force and where it comes from: a flag, the environment, the file or the default, in this
-order of precedence. Secrets are masked. The output is a configuration file. With --markdown it prints the table of
-docs/operations.md instead.`, "pipeline config --config pipeline.yaml --buffer.max-wait 2ms", args, env)
-	switch {
-	case settings == nil:
-	case markdown:
-		printSettingsTable(env.stdout, settings)
-	default:
-		printSettings(env.stdout, settings) // what is in force helps to find what is wrong with it
-	}
+order of precedence. Secrets are masked. The output is a configuration file.`, "pipeline config --config pipeline.yaml --buffer.max-wait 2ms", args, env)
+	printSettings(env.stdout, settings) // what is in force helps to find what is wrong with it
 	return err
 }
 
@@ -80,29 +68,4 @@ func yamlScalar(text string) string {
 		return "'" + strings.ReplaceAll(text, "'", "''") + "'"
 	}
 	return text
-}
-
-// printSettingsTable prints the table that docs/operations.md contains.
-func printSettingsTable(w io.Writer, settings []*setting) {
-	fmt.Fprint(w, "| Setting | Default | Unit | What it does |\n|---|---|---|---|\n")
-	for _, s := range settings {
-		unit := s.unit
-		if unit == "" {
-			switch s.value.(type) {
-			case *bool:
-				unit = "true or false"
-			case *[]string:
-				unit = "list"
-			case *string:
-				unit = "text"
-			default:
-				unit = "duration"
-			}
-		}
-		value := s.text()
-		if value == "" {
-			value = "empty"
-		}
-		fmt.Fprintf(w, "| `%s` | %s | %s | %s |\n", s.key, value, unit, strings.ReplaceAll(s.doc, "|", `\|`))
-	}
 }

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"time"
+
+	"sluice/pipeline/outbox"
 )
 
 const runAbout = `Takes events at POST /v1/events, stores them, decides by the rules, and delivers. Without a database-url it makes a
@@ -70,6 +72,12 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	made, err := build(cfg, p, reg, log)
 	if err != nil {
 		return err
+	}
+	if cfg.destinations != "" {
+		// Applications that enqueue are told of a wrong name in their own transaction.
+		if err := outbox.SyncTopics(ctx, p.query, made.destinations.Names(), made.topics); err != nil {
+			return err
+		}
 	}
 	var door net.Listener
 	if made.server != nil {

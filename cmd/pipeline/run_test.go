@@ -486,6 +486,21 @@ func TestRulesReload(t *testing.T) {
 	}
 }
 
+// What the files say about destinations and topics is in the database for applications that enqueue.
+func TestTopics(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	args := writeRules(t, "http://127.0.0.1:1", "[100ms]")
+	startNode(t, url, append(args, "--topics", writeFile(t, "topics.yaml", "topics:\n  signups: [welcome, sales]\n"))...)
+	if got := query1(t, connect(t, url), `select count(*) from outbox_topics where topic = 'signups'`); got != 2 {
+		t.Errorf("%d destinations for the topic, want 2", got)
+	}
+	status, _, errOut := runCommand(t, nil, append([]string{"config", "--topics", writeFile(t, "topics.yaml", "topics: {signups: [welcom]}")}, args...)...)
+	if status != 2 || !strings.Contains(errOut, `did you mean "welcome"?`) {
+		t.Errorf("a topic with an unknown destination: status %d, %s", status, errOut)
+	}
+}
+
 func TestDatabaseAwayAtStart(t *testing.T) {
 	t.Parallel()
 	node := startProcess(t, "does not answer", "run", "--database-url", "postgres://nobody:hunter2@127.0.0.1:1/x", "--database.start-timeout", "1s",

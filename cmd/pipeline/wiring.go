@@ -1,17 +1,23 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sourcegraph/conc/pool"
+	"go.yaml.in/yaml/v3"
 
 	"sluice/pipeline"
 	"sluice/pipeline/buffer"
@@ -30,6 +36,7 @@ type parts struct {
 
 	auth         ingest.Auth
 	destinations deliver.Destinations
+	topics       map[string][]string
 
 	engine     *evaluate.Engine
 	server     *ingest.Server
@@ -85,6 +92,10 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 		p.destinations, err = deliver.Load(cfg.destinations)
 		failed(err)
 	}
+	if cfg.topics != "" {
+		p.topics, err = loadTopics(cfg.topics, p.destinations.Names())
+		failed(err)
+	}
 
 	if cfg.hasRole("deliver") {
 		p.queue, err = claim.New(cfg.claim, db.query, claim.NewMetrics(reg), log)
@@ -131,6 +142,34 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 		failed(err)
 	}
 	return p, errors.Join(errs...)
+}
+
+// loadTopics reads what an application's messages may name instead of a destination:
+//
+//	topics:
+//	  orders: [crm, billing]
+func loadTopics(name string, destinations []string) (map[string][]string, error) {
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("topics: %w", err)
+	}
+	var file struct {
+		Topics map[string][]string `yaml:"topics"`
+	}
+	in := yaml.NewDecoder(bytes.NewReader(text))
+	in.KnownFields(true)
+	if err := in.Decode(&file); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("topics: %s: %w", name, err)
+	}
+	var errs []error
+	for _, topic := range slices.Sorted(maps.Keys(file.Topics)) {
+		for _, d := range file.Topics[topic] {
+			if !slices.Contains(destinations, d) {
+				errs = append(errs, fmt.Errorf("topics: %s: topic %q: unknown destination %q%s", name, topic, d, didYouMean(d, destinations)))
+			}
+		}
+	}
+	return file.Topics, errors.Join(errs...)
 }
 
 // loadRules reads the rules file, knowing the tenants and destinations of this process.

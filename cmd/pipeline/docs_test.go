@@ -1,0 +1,153 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sluice/internal/pgtest"
+)
+
+var update = flag.Bool("update", false, "write what the program says into docs/operations.md")
+
+const operationsFile = "../../docs/operations.md"
+
+// The tables of settings and metrics in docs/operations.md are what the program has.
+func TestOperationsDocument(t *testing.T) {
+	text, err := os.ReadFile(operationsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := string(text)
+	for name, table := range map[string]string{"settings": settingsTable(), "metrics": metricsTable(t)} {
+		begin, end := "<!-- "+name+" -->\n", "<!-- /"+name+" -->"
+		a, b := strings.Index(want, begin), strings.Index(want, end)
+		if a < 0 || b < a {
+			t.Fatalf("%s has no %q ... %q", operationsFile, begin, end)
+		}
+		want = want[:a+len(begin)] + table + want[b:]
+	}
+	if want == string(text) {
+		return
+	}
+	if *update {
+		if err := os.WriteFile(operationsFile, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	got, wanted := strings.Split(string(text), "\n"), strings.Split(want, "\n")
+	for i := range wanted {
+		if i >= len(got) || got[i] != wanted[i] {
+			t.Fatalf("%s:%d differs from the program, which says\n%s\nRun: go test ./cmd/pipeline -run TestOperationsDocument -update", operationsFile, i+1, wanted[i])
+		}
+	}
+}
+
+// What the document tells operators to ask the database works.
+func TestOperationsQueries(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(operationsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := connect(t, pgtest.URL(t))
+	queries := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(string(text), -1)
+	if len(queries) < 4 {
+		t.Fatalf("%d queries found in %s", len(queries), operationsFile)
+	}
+	for _, q := range queries {
+		if _, err := conn.Exec(t.Context(), q[1]); err != nil {
+			t.Errorf("%v in\n%s", err, q[1])
+		}
+	}
+}
+
+func settingsTable() string {
+	var b strings.Builder
+	b.WriteString("| Setting | Default | Unit | What it does |\n|---|---|---|---|\n")
+	for _, s := range defaultConfig().settings() {
+		unit := s.unit
+		if unit == "" {
+			switch s.value.(type) {
+			case *bool:
+				unit = "true or false"
+			case *[]string:
+				unit = "list"
+			case *string:
+				unit = "text"
+			default:
+				unit = "duration"
+			}
+		}
+		value := s.text()
+		if value == "" {
+			value = "empty"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", s.key, value, unit, strings.ReplaceAll(s.doc, "|", `\|`))
+	}
+	return b.String()
+}
+
+// described collects what is registered, and registers nothing.
+type described struct{ names map[string]string }
+
+var (
+	descText   = regexp.MustCompile(`fqName: "([^"]*)", help: ("(?:[^"\\]|\\.)*"),.* constLabels: \{([^}]*)\}, variableLabels: \{([^}]*)\}`)
+	labelValue = regexp.MustCompile(`="[^"]*"`)
+)
+
+func (d described) Register(c prometheus.Collector) error {
+	ch := make(chan *prometheus.Desc, 100)
+	c.Describe(ch)
+	close(ch)
+	for desc := range ch {
+		m := descText.FindStringSubmatch(desc.String())
+		if m == nil {
+			return fmt.Errorf("%s is not understood", desc)
+		}
+		var help string
+		if _, err := fmt.Sscanf(m[2], "%q", &help); err != nil {
+			return err
+		}
+		labels := strings.Trim(labelValue.ReplaceAllString(m[3], "")+","+m[4], ",")
+		d.names[m[1]] = fmt.Sprintf("| `%s` | %s | %s |\n", m[1], strings.ReplaceAll(labels, ",", ", "), strings.ReplaceAll(help, "|", `\|`))
+	}
+	return nil
+}
+
+func (d described) MustRegister(all ...prometheus.Collector) {
+	for _, c := range all {
+		if err := d.Register(c); err != nil {
+			panic(err)
+		}
+	}
+}
+
+func (d described) Unregister(prometheus.Collector) bool { return false }
+
+func metricsTable(t *testing.T) string {
+	d := described{names: map[string]string{}}
+	db := &database{url: "postgres:///not-connected-to"}
+	defer db.close(t.Context())
+	p, err := db.openPools(defaultConfig(), d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := build(defaultConfig(), p, d, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for _, line := range d.names {
+		lines = append(lines, line)
+	}
+	slices.Sort(lines)
+	return "| Metric | Labels | What it counts |\n|---|---|---|\n" + strings.Join(lines, "")
+}
