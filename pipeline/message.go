@@ -22,6 +22,9 @@ type Message struct {
 	Headers map[string]string
 	// Rule says that a rule decided this message, not an application.
 	Rule bool
+	// Redrives counts how often an operator made the message due again after it was final. A broker that drops what it
+	// has seen before must not take the message for a repeat then.
+	Redrives int
 	// CreatedAt is when the message was committed to, by the database's clock.
 	CreatedAt time.Time
 }

@@ -98,7 +98,7 @@ update outbox
 set locked_until = now() + $3::float8 * interval '1 second', lease_token = $4, attempts = attempts + 1
 where message_id = any (array(select message_id from due))
 returning message_id, tenant_id, type, subject_key, idempotency_key, destination, payload::text, headers,
-    rule_id is not null, created_at, attempts`
+    rule_id is not null, created_at, attempts, redrives`
 
 // Claim leases at most room[d] due messages of each destination d, in the order of message ids. It returns as soon as
 // they are committed, or with the error, after which nothing is known to be leased: whatever is comes back by itself
@@ -129,7 +129,7 @@ func (q *Queue) Claim(ctx context.Context, room map[string]int) ([]pipeline.Leas
 	leases, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (pipeline.Lease, error) {
 		l := pipeline.Lease{Token: token, Until: start.Add(q.cfg.Lease)}
 		err := row.Scan(&l.ID, &l.Tenant, &l.Type, &l.SubjectKey, &l.IdempotencyKey, &l.Destination, &l.Payload, &l.Headers,
-			&l.Rule, &l.CreatedAt, &l.Attempt)
+			&l.Rule, &l.CreatedAt, &l.Attempt, &l.Redrives)
 		return l, err
 	})
 	if err != nil {

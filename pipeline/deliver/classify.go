@@ -21,6 +21,9 @@ type answer struct {
 	status     int
 	body       string // its start, for people
 	retryAfter string
+	// hold, where set, says that the destination takes nothing for so long, through no fault of the message: no attempt
+	// is counted.
+	hold time.Duration
 }
 
 // classify is the one place that decides what an answer means. 2xx: sent. 408, 425, 429, 5xx, 3xx (redirects are not
@@ -81,7 +84,7 @@ func clean(reason string, secrets []string) string {
 // well says whether a destination did its part in an attempt: it answered, and not with a failure of its own. The gate
 // counts by it.
 func (a answer) well() bool {
-	return a.err == nil && a.status < 500 && a.status != 408 && a.status != 425 && a.status != 429
+	return a.err == nil && a.hold == 0 && a.status < 500 && a.status != 408 && a.status != 425 && a.status != 429
 }
 
 // summary is the answer in a word or two, for a log. It quotes nothing of it.

@@ -19,7 +19,7 @@ type Destinations struct{ list []*Destination }
 type Destination struct {
 	// Name is what rules and applications call it.
 	Name string
-	// Type is the kind of sink: webhook.
+	// Type is the kind of sink: webhook, slack, qstash, nats or file.
 	Type string
 
 	where       string // file:line
@@ -35,8 +35,10 @@ type Destination struct {
 	// maxRetryAfter bounds the wait that a receiver may ask for with Retry-After.
 	maxRetryAfter time.Duration
 	paused        bool
-	order         string // "", deadSkips or deadBlocks
+	order         string   // "", deadSkips or deadBlocks
+	secrets       []string // whatever must not appear in an error
 	web           webhookConfig
+	open          func(guard) sink
 }
 
 // capacity is how many messages may be held for the destination. One with a rate holds what it may send in a few
@@ -128,8 +130,19 @@ type parser struct {
 
 var nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,62}$`)
 
-// kinds are the sinks by type, each reading its own settings of a destination.
-var kinds = []string{"webhook"}
+// kind reads the settings of one type of sink, and sets how it is opened.
+type kind struct {
+	name string
+	read func(*parser, *mapping, *Destination)
+}
+
+var kinds = []kind{
+	{"webhook", (*parser).webhook},
+	{"slack", (*parser).slack},
+	{"qstash", (*parser).qstash},
+	{"nats", (*parser).nats},
+	{"file", (*parser).lines},
+}
 
 func (p *parser) destination(n *yaml.Node) *Destination {
 	m := p.mapping(n, "a destination")
@@ -160,14 +173,16 @@ func (p *parser) destination(n *yaml.Node) *Destination {
 	m.number("burst", &d.burst, 1, 1_000_000)
 	d.order = p.order(m)
 	d.retryStatus = p.retryStatus(m)
-	switch d.Type {
-	case "webhook":
-		d.web = p.webhook(m)
-	default:
-		p.add(n, "%s: unknown type %q%s", m.what, d.Type, didYouMean(d.Type, kinds))
-		return d // its settings can't be judged
+	var names []string
+	for _, k := range kinds {
+		if names = append(names, k.name); k.name == d.Type {
+			k.read(p, m, d)
+			m.finish()
+			return d
+		}
 	}
-	m.finish()
+	// Its settings can't be judged.
+	p.add(n, "%s: unknown type %q%s", m.what, d.Type, didYouMean(d.Type, names))
 	return d
 }
 
@@ -295,7 +310,7 @@ func (p *parser) secrets(m *mapping, key string) []string {
 }
 
 // address reads url or url_env.
-func (p *parser) address(m *mapping) *url.URL {
+func (p *parser) address(m *mapping, schemes ...string) *url.URL {
 	text, here := m.str("url")
 	node := m.get("url")
 	if name, ok := m.str("url_env"); ok {
@@ -315,11 +330,11 @@ func (p *parser) address(m *mapping) *url.URL {
 	// The address itself may be a secret, so no error quotes it.
 	u, err := url.Parse(strings.TrimSpace(text))
 	switch {
-	case err != nil || u.Host == "" || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https":
-		p.add(node, "%s: the address must be a full http or https URL", m.what)
+	case err != nil || u.Hostname() == "" || !contains(schemes, u.Scheme):
+		p.add(node, "%s: the address must be a full %s URL", m.what, strings.Join(schemes, " or "))
 		return nil
 	case u.User != nil:
-		p.add(node, "%s: the address must not hold a user and password: send them with headers_env, as Authorization", m.what)
+		p.add(node, "%s: the address must not hold a user and password: send them separately (headers_env, token_env)", m.what)
 		return nil
 	}
 	return u

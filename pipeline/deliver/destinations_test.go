@@ -46,15 +46,15 @@ destinations:
 	}
 	crm, sales, log := ds.list[0], ds.list[1], ds.list[2]
 	if crm.Type != "webhook" || crm.timeout != 5*time.Second || crm.attempts != 6 || crm.concurrency != 64 || crm.prefetch != 8 || crm.web.allowPrivate ||
-		crm.retry.wait(1) > 15*time.Second || len(crm.web.signer.standard) != 1 || crm.web.signer.plain == nil {
+		crm.retry.wait(1) > 15*time.Second || len(crm.web.signer.versions) != 1 || crm.web.signer.plain == nil {
 		t.Errorf("defaults: %+v", crm)
 	}
 	if sales.timeout != 2*time.Second || sales.concurrency != 4 || sales.prefetch != 2 || sales.attempts != 3 || sales.retry.wait(2) != 5*time.Minute ||
 		!sales.retryStatus[404] || fmt.Sprint(sales.web.headers) != "[[X-Shop demo] [Authorization Bearer t0ken]]" || !sales.web.allowPrivate ||
-		sales.web.signer.standard != nil || sales.web.url.String() != "https://sales.example.com" {
+		sales.web.signer.versions != nil || sales.web.url.String() != "https://sales.example.com" {
 		t.Errorf("sales: %+v", sales)
 	}
-	if log.web.signer.plain != nil || log.web.signer.standard != nil || log.retry.wait(3) != 4*time.Second {
+	if log.web.signer.plain != nil || log.web.signer.versions != nil || log.retry.wait(3) != 4*time.Second {
 		t.Errorf("log: %+v", log)
 	}
 }

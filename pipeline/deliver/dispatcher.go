@@ -83,7 +83,7 @@ func New(cfg Config, ds Destinations, queue Queue, metrics *Metrics, log *slog.L
 		nudge: make(chan struct{}, 1), freed: make(chan struct{}, 1), draining: make(chan struct{}),
 		results: make(chan done, cfg.MaxHeld)} // a sender never waits for the database
 	for _, dest := range ds.list {
-		l := newLane(dest, newSink(dest, g), metrics)
+		l := newLane(dest, dest.open(g), metrics)
 		d.lanes[dest.Name] = l
 		d.order = append(d.order, l)
 		if dest.order != "" {
@@ -283,12 +283,15 @@ func (d *Dispatcher) attempt(l *lane, lease *pipeline.Lease) pipeline.Result {
 		r.Status, r.Error = pipeline.Failed, "interrupted: the process stopped before the answer came"
 		return r
 	}
-	if closed := l.gate.leave(end, probe, a.well(), min(pause, l.d.breaker.maxPause)); closed > 0 {
+	if closed := l.gate.leave(end, probe, a.well(), max(a.hold, min(pause, l.d.breaker.maxPause))); closed > 0 {
 		l.closings.Inc()
 		d.log.Warn("deliver: leaving a destination alone", "destination", l.d.Name, "for", closed, "after", a.summary())
 	}
+	if a.hold > 0 {
+		return pipeline.Result{Status: pipeline.Released, RetryIn: a.hold}
+	}
 	r.Status, r.Error = classify(l.d, lease.Attempt, a)
-	r.Error = clean(r.Error, l.d.web.secrets)
+	r.Error = clean(r.Error, l.d.secrets)
 	if r.Status == pipeline.Failed {
 		r.RetryIn = l.d.retry.wait(lease.Attempt)
 		if pause > 0 {

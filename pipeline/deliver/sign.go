@@ -1,6 +1,7 @@
 package deliver
 
 import (
+	"crypto/ed25519"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -15,23 +16,31 @@ import (
 
 // signer sets the headers by which a receiver knows that a message is ours.
 //
-// The Standard Webhooks triple is webhook-id, webhook-timestamp and webhook-signature: "v1," and the base64
-// HMAC-SHA256 of id.timestamp.body, one for each secret. Its key is what stands in base64 after whsec_, or the secret's
-// own bytes where it has no such prefix. X-Signature is the hexadecimal HMAC-SHA256 of the body; its key is the first
-// secret's own bytes, prefix and all.
+// standard-webhooks: webhook-id, webhook-timestamp and webhook-signature, which holds one signature of
+// id.timestamp.body for each secret: "v1," and the base64 HMAC-SHA256 for a whsec_ secret (its key is what stands in
+// base64 after the prefix) or a plain one (its key is its own bytes), and "v1a," and the base64 ed25519 signature for a
+// whsk_ private key.
+// The others take the HMAC-SHA256 in hexadecimal, whose key is the secret's own bytes, prefix and all.
+// x-signature: of the body, with the first secret. github: X-Hub-Signature-256, of the body, with the first secret.
+// stripe: Stripe-Signature, of timestamp.body, one for each secret.
 type signer struct {
-	standard []*mac
-	plain    *mac
+	standard      bool
+	versions      []version
+	plain, github *mac
+	stripe        []*mac
 }
 
-var signatureStyles = []string{"standard-webhooks", "x-signature", "none"}
+// version is one entry of webhook-signature.
+type version struct {
+	hmac    *mac
+	ed25519 ed25519.PrivateKey
+}
 
-// signer reads signatures: which styles to send; both where the file does not say.
-func (p *parser) signer(m *mapping, secrets []string) signer {
+var signatureStyles = []string{"standard-webhooks", "x-signature", "github", "stripe", "none"}
+
+// signer reads signatures: which styles to send; the first two where the file does not say.
+func (p *parser) signer(m *mapping, secrets []string) (s signer) {
 	styles := m.strings("signatures")
-	if styles == nil {
-		styles = []string{"standard-webhooks", "x-signature"}
-	}
 	where := m.get("signatures")
 	if where == nil {
 		where = m.node
@@ -40,7 +49,7 @@ func (p *parser) signer(m *mapping, secrets []string) signer {
 		if len(secrets) > 0 {
 			p.add(where, "%s: signatures are none, but a secret is given", m.what)
 		}
-		return signer{}
+		return signer{standard: true} // the id and the time, unsigned
 	}
 	if len(secrets) == 0 {
 		if m.get("secret_env") == nil && m.get("secret_file") == nil {
@@ -48,42 +57,74 @@ func (p *parser) signer(m *mapping, secrets []string) signer {
 		}
 		return signer{}
 	}
-	var s signer
+	var shared []string // a private key is not for the styles that share their key
+	for _, secret := range secrets {
+		if !strings.HasPrefix(secret, "whsk_") {
+			shared = append(shared, secret)
+		}
+	}
+	if styles == nil {
+		styles = []string{"standard-webhooks", "x-signature"}
+		if len(shared) == 0 {
+			styles = styles[:1]
+		}
+	}
 	for _, style := range styles {
-		switch style {
-		case "standard-webhooks":
+		switch {
+		case style == "standard-webhooks":
+			s.standard = true
 			for _, secret := range secrets {
-				if key := p.standardKey(m, where, secret); key != nil {
-					s.standard = append(s.standard, newMAC(key))
-				}
+				s.versions = append(s.versions, p.version(m, where, secret)...)
 			}
-		case "x-signature":
-			s.plain = newMAC([]byte(secrets[0]))
-		default:
+		case !contains(signatureStyles, style) || style == "none":
 			p.add(where, "%s: unknown style of signature %q%s", m.what, style, didYouMean(style, signatureStyles))
+		case len(shared) == 0:
+			p.add(where, "%s: %s needs a secret that is no private key (whsk_)", m.what, style)
+		case style == "x-signature":
+			s.plain = newMAC([]byte(shared[0]))
+		case style == "github":
+			s.github = newMAC([]byte(shared[0]))
+		case style == "stripe":
+			for _, secret := range shared {
+				s.stripe = append(s.stripe, newMAC([]byte(secret)))
+			}
 		}
 	}
 	return s
 }
 
-// standardKey gives the key inside a secret. No error quotes the secret.
-func (p *parser) standardKey(m *mapping, where *yaml.Node, secret string) []byte {
-	encoded, ok := strings.CutPrefix(strings.TrimPrefix(secret, "v1,"), "whsec_")
-	if !ok {
+// version reads the key inside a secret; it gives none where that is wrong. No error quotes the secret.
+func (p *parser) version(m *mapping, where *yaml.Node, secret string) []version {
+	secret = strings.TrimPrefix(secret, "v1,") // as some consoles show it
+	prefix := ""
+	for _, known := range []string{"whsec_", "whsk_", "whpk_"} {
+		if strings.HasPrefix(secret, known) {
+			prefix = known
+		}
+	}
+	if prefix == "" {
 		if len(secret) < minSecret {
 			p.add(where, "%s: a secret has %d bytes: at least %d are needed, for example whsec_ and the base64 of 32 random bytes", m.what, len(secret), minSecret)
 			return nil
 		}
-		return []byte(secret)
+		return []version{{hmac: newMAC([]byte(secret))}}
 	}
-	key, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(encoded, "="))
+	key, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(strings.TrimPrefix(secret, prefix), "="))
 	switch {
 	case err != nil:
-		p.add(where, "%s: a secret is not base64 after whsec_", m.what)
+		p.add(where, "%s: a secret is not base64 after %s", m.what, prefix)
+	case prefix == "whpk_":
+		p.add(where, "%s: a secret is a public key (whpk_): to sign, the private key (whsk_) is needed", m.what)
+	case prefix == "whsk_" && len(key) == ed25519.SeedSize:
+		return []version{{ed25519: ed25519.NewKeyFromSeed(key)}}
+	case prefix == "whsk_" && len(key) == ed25519.PrivateKeySize:
+		return []version{{ed25519: key}}
+	case prefix == "whsk_":
+		p.add(where, "%s: a private key has %d bytes after whsk_: ed25519 has %d, or %d without the public key", m.what, len(key), ed25519.PrivateKeySize, ed25519.SeedSize)
 	case len(key) < minSecret:
 		p.add(where, "%s: a secret has %d bytes after whsec_: Standard Webhooks needs at least %d", m.what, len(key), minSecret)
 	default:
-		return key
+		return []version{{hmac: newMAC(key)}}
 	}
 	return nil
 }
@@ -91,24 +132,44 @@ func (p *parser) standardKey(m *mapping, where *yaml.Node, secret string) []byte
 // minSecret is the least that Standard Webhooks allows, in bytes.
 const minSecret = 24
 
-// sign calls set for each header.
-func (s signer) sign(set func(name, value string), id string, now time.Time, body []byte) {
+// sign calls set for each header of a message.
+func (s signer) sign(set func(name, value string), kind, id string, now time.Time, body []byte) {
 	timestamp := seconds(now)
-	set("webhook-id", id)
-	set("webhook-timestamp", timestamp)
-	if len(s.standard) > 0 {
-		var b strings.Builder
-		for i, m := range s.standard {
+	if s.standard {
+		set("webhook-id", id)
+		set("webhook-timestamp", timestamp)
+	}
+	if len(s.versions) > 0 {
+		var b []byte
+		for i, v := range s.versions {
 			if i > 0 {
-				b.WriteByte(' ')
+				b = append(b, ' ')
 			}
-			b.WriteString("v1,")
-			b.WriteString(base64.StdEncoding.EncodeToString(m.sum(id, ".", timestamp, ".", string(body))))
+			if v.hmac != nil {
+				b = append(b, "v1,"...)
+				b = base64.StdEncoding.AppendEncode(b, v.hmac.sum([]byte(id+"."+timestamp+"."), body))
+				continue
+			}
+			content := append([]byte(id+"."+timestamp+"."), body...)
+			b = append(b, "v1a,"...)
+			b = base64.StdEncoding.AppendEncode(b, ed25519.Sign(v.ed25519, content))
 		}
-		set("webhook-signature", b.String())
+		set("webhook-signature", string(b))
 	}
 	if s.plain != nil {
-		set("X-Signature", hex.EncodeToString(s.plain.sum(string(body))))
+		set("X-Signature", hex.EncodeToString(s.plain.sum(body)))
+	}
+	if s.github != nil {
+		set("X-Hub-Signature-256", "sha256="+hex.EncodeToString(s.github.sum(body)))
+		set("X-GitHub-Event", kind)
+		set("X-GitHub-Delivery", id)
+	}
+	if len(s.stripe) > 0 {
+		b := []byte("t=" + timestamp)
+		for _, m := range s.stripe {
+			b = hex.AppendEncode(append(b, ",v1="...), m.sum([]byte(timestamp+"."), body))
+		}
+		set("Stripe-Signature", string(b))
 	}
 }
 
@@ -120,11 +181,11 @@ func newMAC(key []byte) *mac {
 	return &mac{pool: sync.Pool{New: func() any { return hmac.New(sha256.New, key) }}}
 }
 
-func (m *mac) sum(parts ...string) []byte {
+func (m *mac) sum(parts ...[]byte) []byte {
 	h := m.pool.Get().(hash.Hash)
 	h.Reset()
 	for _, p := range parts {
-		h.Write([]byte(p))
+		h.Write(p)
 	}
 	sum := h.Sum(nil)
 	m.pool.Put(h)

@@ -1,6 +1,9 @@
 package deliver
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +23,7 @@ func signerOf(t *testing.T, styles string, secrets ...string) (signer, []error) 
 
 func signed(s signer, id string, now int64, body string) map[string]string {
 	headers := map[string]string{}
-	s.sign(func(name, value string) { headers[name] = value }, id, time.Unix(now, 0), []byte(body))
+	s.sign(func(name, value string) { headers[name] = value }, "order.placed", id, time.Unix(now, 0), []byte(body))
 	return headers
 }
 
@@ -62,6 +65,63 @@ func TestSeveralSecretsGiveSeveralSignatures(t *testing.T) {
 	}
 }
 
+// The vector of svix's worker.rs.
+func TestEd25519Vector(t *testing.T) {
+	const secret = "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg=="
+	for styles, want := range map[string]string{
+		"standard-webhooks": "v1a,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM+m7TBAg==",
+	} {
+		s, errs := signerOf(t, styles, secret)
+		if errs != nil {
+			t.Fatal(errs)
+		}
+		if got := signed(s, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, `{"test": 2432232314}`)["webhook-signature"]; got != want {
+			t.Errorf("webhook-signature = %s\nwant %s", got, want)
+		}
+	}
+	// With both kinds of secret there is one signature of each; the shared secret is the one of the other styles.
+	s, errs := signerOf(t, "[standard-webhooks, x-signature]", secret, testSecret)
+	if errs != nil {
+		t.Fatal(errs)
+	}
+	got := signed(s, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, `{"test": 2432232314}`)
+	if f := strings.Fields(got["webhook-signature"]); len(f) != 2 || f[1] != "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=" {
+		t.Errorf("webhook-signature = %q", f)
+	}
+	if _, errs := signerOf(t, "x-signature", secret); len(errs) != 1 || !strings.Contains(errs[0].Error(), "no private key") {
+		t.Errorf("x-signature with a private key: %v; want it refused", errs)
+	}
+}
+
+func TestGitHubVector(t *testing.T) {
+	s, errs := signerOf(t, "github", "It's a Secret to Everybody")
+	if errs != nil {
+		t.Fatal(errs)
+	}
+	got := signed(s, "id-1", 0, "Hello, World!")
+	if got["X-Hub-Signature-256"] != "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17" ||
+		got["X-GitHub-Event"] != "order.placed" || got["X-GitHub-Delivery"] != "id-1" || got["webhook-id"] != "" {
+		t.Errorf("headers = %v", got)
+	}
+}
+
+// Stripe's form: the signed text is t.body, the key is the secret as it is, and each secret has its v1.
+func TestStripeForm(t *testing.T) {
+	s, errs := signerOf(t, "stripe", "whsec_test_secret", "another")
+	if errs != nil {
+		t.Fatal(errs)
+	}
+	sum := func(key string) string {
+		h := hmac.New(sha256.New, []byte(key))
+		h.Write([]byte(`1614265330.{"a":1}`))
+		return hex.EncodeToString(h.Sum(nil))
+	}
+	want := "t=1614265330,v1=" + sum("whsec_test_secret") + ",v1=" + sum("another")
+	if got := signed(s, "id", 1614265330, `{"a":1}`)["Stripe-Signature"]; got != want {
+		t.Errorf("Stripe-Signature = %s\nwant %s", got, want)
+	}
+}
+
 // The forms in which a secret is pasted: taken with the same key, or refused with a reason and without the secret.
 func TestSecretForms(t *testing.T) {
 	const want = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
@@ -72,6 +132,8 @@ func TestSecretForms(t *testing.T) {
 		"whsec_not base64!":              "not base64",
 		"whsec_AAECAwQFBgcICQoLDA0ODw==": "16 bytes after whsec_",
 		"short plain secret":             "at least 24",
+		"whpk_AAECAwQFBgcICQoLDA0ODw==":  "public key",
+		"whsk_AAECAwQFBgcICQoLDA0ODw==":  "16 bytes after whsk_",
 	} {
 		s, errs := signerOf(t, "standard-webhooks", secret)
 		if reason == "" {

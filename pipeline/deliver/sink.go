@@ -15,7 +15,3 @@ type sink interface {
 	// close frees what is kept for later sends. None is under way then.
 	close()
 }
-
-func newSink(d *Destination, g guard) sink {
-	return newWebhook(d, g)
-}

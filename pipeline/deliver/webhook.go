@@ -20,23 +20,42 @@ type webhookConfig struct {
 	url          *url.URL
 	headers      [][2]string
 	signer       signer
-	secrets      []string // whatever must not appear in an error
+	quoteKey     bool
+	tls          *tls.Config
 	allowPrivate bool
 }
 
-func (p *parser) webhook(m *mapping) webhookConfig {
-	w := webhookConfig{url: p.address(m), allowPrivate: m.boolean("allow_private")}
-	w.headers, w.secrets = p.headers(m)
+func (p *parser) webhook(m *mapping, d *Destination) {
+	w := &d.web
+	w.url = p.address(m, "http", "https")
+	p.http(m, d)
 	secrets := p.secrets(m, "secret")
-	w.secrets = append(w.secrets, secrets...)
+	d.secrets = append(d.secrets, secrets...)
 	w.signer = p.signer(m, secrets)
-	return w
+	switch form, ok := m.str("idempotency_key"); {
+	case !ok || form == "plain":
+	case form == "quoted":
+		w.quoteKey = true
+	default:
+		p.add(m.get("idempotency_key"), "%s: idempotency_key must be plain, or quoted (a structured field, as the IETF draft has it)", m.what)
+	}
+	d.open = func(g guard) sink { return newWebhook(d, g) }
+}
+
+// http reads what all sinks that speak HTTP have in common.
+func (p *parser) http(m *mapping, d *Destination) {
+	d.web.allowPrivate = m.boolean("allow_private")
+	headers, secrets := p.headers(m)
+	d.web.headers = append(d.web.headers, headers...)
+	d.secrets = append(d.secrets, secrets...)
+	d.web.tls = p.tls(m)
 }
 
 // ours are the headers that neither the file nor a message may set.
 var ours = map[string]bool{
 	"host": true, "content-length": true, "content-type": true, "transfer-encoding": true, "connection": true, "te": true, "trailer": true, "upgrade": true,
 	"keep-alive": true, "expect": true, "idempotency-key": true, "x-signature": true, "webhook-id": true, "webhook-timestamp": true, "webhook-signature": true,
+	"x-hub-signature-256": true, "x-github-event": true, "x-github-delivery": true, "stripe-signature": true, "user-agent": true,
 }
 
 // headers reads headers (name: value) and headers_env (name: variable that holds the value, which is then a secret).
@@ -98,79 +117,100 @@ func validHeader(s string) bool {
 // are a few bytes, and only the start of one goes into last_error.
 const maxAnswer = 64 << 10
 
-// webhook sends signed POSTs. Connections are kept; redirects are not followed.
-type webhook struct {
+// poster sends POSTs to one address. Connections are kept; redirects are not followed.
+type poster struct {
 	client  *fasthttp.HostClient
 	dialer  *dialer
 	uri     fasthttp.URI
 	headers [][2]string
-	signer  signer
 }
 
-func newWebhook(d *Destination, guard guard) *webhook {
-	w := &webhook{dialer: newDialer(guard, d.web.allowPrivate), headers: d.web.headers, signer: d.web.signer}
-	https := d.web.url.Scheme == "https"
-	addr := d.web.url.Host
-	if d.web.url.Port() == "" {
-		port := "80"
-		if https {
-			port = "443"
-		}
-		addr = net.JoinHostPort(d.web.url.Hostname(), port)
+func newPoster(d *Destination, g guard) *poster {
+	u := d.web.url
+	p := &poster{dialer: newDialer(g, d.web.allowPrivate), headers: d.web.headers}
+	addr := u.Host
+	if u.Port() == "" {
+		addr = net.JoinHostPort(u.Hostname(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
 	}
-	w.client = &fasthttp.HostClient{
+	config := d.web.tls.Clone()
+	config.ServerName = u.Hostname()
+	p.client = &fasthttp.HostClient{
 		Addr:                     addr,
-		IsTLS:                    https,
-		TLSConfig:                &tls.Config{MinVersion: tls.VersionTLS12, ServerName: d.web.url.Hostname()},
+		IsTLS:                    u.Scheme == "https",
+		TLSConfig:                config,
 		MaxConns:                 d.concurrency,
 		MaxIdleConnDuration:      30 * time.Second,
 		MaxResponseBodySize:      maxAnswer,
 		WriteTimeout:             d.timeout, // bounds the TLS handshake
 		NoDefaultUserAgentHeader: true,
-		DialTimeout:              w.dialer.dial,
+		DialTimeout:              p.dialer.dial,
 		Transport:                once{},
 		// One more than the first, for a connection that had gone stale; see once.
 		MaxIdemponentCallAttempts: 2,
 		RetryIfErr:                func(*fasthttp.Request, int, error) (resetTimeout, retry bool) { return false, true },
 	}
-	w.uri.Parse(nil, []byte(d.web.url.String()))
-	return w
+	p.uri.Parse(nil, []byte(u.String()))
+	return p
 }
 
-// send makes one attempt, which ends at the deadline at the latest.
-func (w *webhook) send(lease *pipeline.Lease, now, deadline time.Time) answer {
+// post makes one attempt, which ends at the deadline at the latest. fill sets further headers; look, which may be nil,
+// sees the answer.
+func (p *poster) post(body []byte, deadline time.Time, fill func(*fasthttp.Request), look func(*fasthttp.Response, *answer)) answer {
 	req, resp := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseRequest(req)
 	defer fasthttp.ReleaseResponse(resp)
-	body := appendBody(make([]byte, 0, len(lease.Payload)+len(lease.Type)+24), lease)
-	req.SetURI(&w.uri)
+	req.SetURI(&p.uri)
 	req.Header.SetMethod(fasthttp.MethodPost)
 	req.Header.SetContentType("application/json")
 	req.Header.SetUserAgent(userAgent)
-	for name, value := range lease.Headers {
-		if validHeader(name) && !ours[strings.ToLower(name)] {
-			req.Header.Set(name, cleanHeader(value))
-		}
-	}
-	for _, h := range w.headers {
+	fill(req)
+	for _, h := range p.headers {
 		req.Header.Set(h[0], h[1])
 	}
-	key := lease.IdempotencyKey.String()
-	req.Header.Set("Idempotency-Key", key)
-	w.signer.sign(req.Header.Set, key, now, body)
 	req.SetBodyRaw(body)
-
-	err := w.client.DoDeadline(req, resp, deadline)
+	err := p.client.DoDeadline(req, resp, deadline)
 	if err != nil && !errors.Is(err, fasthttp.ErrBodyTooLarge) {
 		return answer{err: err}
 	}
 	// An answer that is too long was still given.
-	return answer{status: resp.StatusCode(), body: excerpt(resp.Body()), retryAfter: string(resp.Header.Peek("Retry-After"))}
+	a := answer{status: resp.StatusCode(), retryAfter: string(resp.Header.Peek("Retry-After"))}
+	if a.status < 200 || a.status > 299 {
+		a.body = excerpt(resp.Body())
+	}
+	if look != nil {
+		look(resp, &a)
+	}
+	return a
 }
 
-func (w *webhook) abort() { w.dialer.closeAll() }
+func (p *poster) abort() { p.dialer.closeAll() }
 
-func (w *webhook) close() { w.client.CloseIdleConnections() }
+func (p *poster) close() { p.client.CloseIdleConnections() }
+
+// webhook sends signed POSTs.
+type webhook struct {
+	*poster
+	signer   signer
+	quoteKey bool
+}
+
+func newWebhook(d *Destination, g guard) *webhook {
+	return &webhook{poster: newPoster(d, g), signer: d.web.signer, quoteKey: d.web.quoteKey}
+}
+
+func (w *webhook) send(lease *pipeline.Lease, now, deadline time.Time) answer {
+	body := appendBody(make([]byte, 0, len(lease.Payload)+len(lease.Type)+24), lease)
+	return w.post(body, deadline, func(req *fasthttp.Request) {
+		setOwn(req.Header.Set, lease.Headers)
+		key := lease.IdempotencyKey.String()
+		if w.quoteKey {
+			req.Header.Set("Idempotency-Key", `"`+key+`"`)
+		} else {
+			req.Header.Set("Idempotency-Key", key)
+		}
+		w.signer.sign(req.Header.Set, lease.Type, key, now, body)
+	}, nil)
+}
 
 const userAgent = "sluice/1 (+https://www.standardwebhooks.com)"
 
@@ -203,6 +243,15 @@ func appendJSONString(b []byte, s string) []byte {
 		}
 	}
 	return append(b, '"')
+}
+
+// setOwn calls set for the application's own headers of a message, except those that are not its to set.
+func setOwn(set func(name, value string), headers map[string]string) {
+	for name, value := range headers {
+		if validHeader(name) && !ours[strings.ToLower(name)] {
+			set(name, cleanHeader(value))
+		}
+	}
 }
 
 // cleanHeader keeps a message from adding lines to the request.

@@ -1,0 +1,90 @@
+package deliver
+
+import (
+	"io"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"sluice/pipeline"
+)
+
+// lines reads a destination that is a file of JSON lines, or stdout.
+func (p *parser) lines(m *mapping, d *Destination) {
+	path, ok := m.str("path")
+	if !ok || path == "" {
+		p.add(m.node, "%s: needs path: a file, or - for stdout", m.what)
+	}
+	sync := m.boolean("sync")
+	d.open = func(guard) sink { return &file{path: path, sync: sync} }
+}
+
+// file appends one line for each message. The file is opened for each one, so that it may be moved away at any time.
+type file struct {
+	path string
+	sync bool // to the disk before a message counts as sent
+
+	mu      sync.Mutex
+	aborted bool
+}
+
+func (f *file) send(lease *pipeline.Lease, _, _ time.Time) answer {
+	line := appendLine(nil, lease)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.aborted {
+		return answer{err: os.ErrClosed}
+	}
+	if f.path == "-" {
+		_, err := os.Stdout.Write(line)
+		return fileAnswer(err)
+	}
+	w, err := os.OpenFile(f.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
+	if err != nil {
+		return answer{err: err}
+	}
+	n, err := w.Write(line)
+	if err == nil && f.sync {
+		err = w.Sync()
+	}
+	if err != nil && n > 0 { // a full disk: no half line for the next message to be glued to
+		if end, seekErr := w.Seek(0, io.SeekEnd); seekErr == nil {
+			w.Truncate(end - int64(n))
+		}
+	}
+	if closeErr := w.Close(); err == nil {
+		err = closeErr
+	}
+	return fileAnswer(err)
+}
+
+func fileAnswer(err error) answer {
+	if err != nil {
+		return answer{err: err}
+	}
+	return answer{status: 200}
+}
+
+// appendLine appends a message with what a webhook has in its headers.
+func appendLine(b []byte, lease *pipeline.Lease) []byte {
+	b = append(b, `{"idempotency_key":"`...)
+	b = append(b, lease.IdempotencyKey.String()...)
+	b = append(b, `","tenant_id":`...)
+	b = strconv.AppendInt(b, int64(lease.Tenant), 10)
+	b = append(b, `,"subject_key":`...)
+	b = appendJSONString(b, lease.SubjectKey)
+	b = append(b, `,"created_at":"`...)
+	b = lease.CreatedAt.UTC().AppendFormat(b, time.RFC3339Nano)
+	b = append(b, `",`...)
+	b = append(b, appendBody(nil, lease)[1:]...)
+	return append(b, '\n')
+}
+
+func (f *file) abort() {
+	f.mu.Lock()
+	f.aborted = true
+	f.mu.Unlock()
+}
+
+func (f *file) close() {}

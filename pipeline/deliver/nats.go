@@ -1,0 +1,124 @@
+package deliver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"sluice/pipeline"
+)
+
+// nats reads a destination that publishes to NATS JetStream.
+func (p *parser) nats(m *mapping, d *Destination) {
+	n := &natsSink{timeout: d.timeout}
+	allowPrivate := m.boolean("allow_private")
+	d.web.url = p.address(m, "nats", "tls")
+	config := p.tls(m)
+	n.subject, _ = m.str("subject")
+	if n.subject == "" || strings.ContainsAny(n.subject, " \t\r\n*>") || strings.Contains("."+n.subject+".", "..") {
+		p.add(m.node, "%s: needs subject: what to publish to, without wildcards", m.what)
+	}
+	options := []nats.Option{
+		nats.Name(userAgent),
+		nats.MaxReconnects(-1),
+		nats.ReconnectBufSize(-1), // without a connection a publish fails at once, and is tried again by the outbox
+		nats.Timeout(d.timeout),
+		nats.NoEcho(),
+	}
+	if tokens := p.secrets(m, "token"); len(tokens) == 1 {
+		d.secrets = append(d.secrets, tokens...)
+		options = append(options, nats.Token(tokens[0]))
+	} else if len(tokens) > 1 {
+		p.add(m.node, "%s: takes one token", m.what)
+	}
+	if file, ok := m.str("credentials_file"); ok {
+		options = append(options, nats.UserCredentials(file))
+	}
+	if d.web.url != nil && d.web.url.Scheme == "tls" {
+		options = append(options, nats.Secure(config))
+	}
+	d.open = func(g guard) sink {
+		opened := &natsSink{subject: n.subject, timeout: d.timeout, dialer: newDialer(g, allowPrivate), url: d.web.url.String()}
+		opened.options = append(options[:len(options):len(options)], nats.SetCustomDialer(natsDialer{opened.dialer, d.timeout}))
+		return opened
+	}
+}
+
+// natsSink publishes and waits for the stream's acknowledgement. The first message connects; the client reconnects by
+// itself then. The message's id makes the stream drop a repeat within its window of duplicates.
+type natsSink struct {
+	subject, url string
+	timeout      time.Duration
+	options      []nats.Option
+	dialer       *dialer
+
+	mu     sync.Mutex
+	closed bool
+	conn   *nats.Conn
+	stream jetstream.JetStream
+}
+
+func (n *natsSink) connect() (jetstream.JetStream, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil, nats.ErrConnectionClosed
+	}
+	if n.conn != nil {
+		return n.stream, nil
+	}
+	conn, err := nats.Connect(n.url, n.options...)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	n.conn = conn
+	n.stream, err = jetstream.New(conn)
+	return n.stream, err
+}
+
+func (n *natsSink) send(lease *pipeline.Lease, _, deadline time.Time) answer {
+	stream, err := n.connect()
+	if err != nil {
+		return answer{err: err}
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	m := nats.NewMsg(n.subject)
+	m.Data = appendBody(nil, lease)
+	setOwn(m.Header.Set, lease.Headers)
+	m.Header.Set("Idempotency-Key", lease.IdempotencyKey.String())
+	m.Header.Set(jetstream.MsgIDHeader, dedupID(lease))
+	if _, err := stream.PublishMsg(ctx, m, jetstream.WithRetryAttempts(0)); err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = errors.New("timeout")
+		}
+		return answer{err: err}
+	}
+	return answer{status: 200}
+}
+
+func (n *natsSink) abort() { n.close() }
+
+func (n *natsSink) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed = true
+	if n.conn != nil {
+		n.conn.Close()
+	}
+}
+
+// natsDialer checks addresses for the client, its reconnects among them.
+type natsDialer struct {
+	*dialer
+	timeout time.Duration
+}
+
+func (d natsDialer) Dial(_, address string) (net.Conn, error) { return d.dial(address, d.timeout) }

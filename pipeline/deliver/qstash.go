@@ -1,0 +1,152 @@
+package deliver
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"sluice/pipeline"
+)
+
+// qstash reads a destination that publishes to Upstash QStash, which then calls the real receiver.
+func (p *parser) qstash(m *mapping, d *Destination) {
+	q := qstash{}
+	if m.get("url") == nil && m.get("url_env") == nil {
+		d.web.url, _ = url.Parse("https://qstash.upstash.io")
+	} else {
+		d.web.url = p.address(m, "https", "http")
+	}
+	p.http(m, d)
+	tokens := p.secrets(m, "token")
+	d.secrets = append(d.secrets, tokens...)
+	if len(tokens) != 1 {
+		p.add(m.node, "%s: needs one token_env or token_file", m.what)
+	} else {
+		q.token = tokens[0]
+	}
+	to, ok := m.str("to")
+	if name, env := m.str("to_env"); env && !ok {
+		if to, ok = p.lookupEnv(name); !ok {
+			p.add(m.get("to_env"), "%s: the environment has no %s", m.what, name)
+		}
+	}
+	// It is a URL that QStash calls, or the name of a group of them; it goes into the path as it is.
+	if to == "" || strings.ContainsAny(to, " \t\r\n\"<>#") {
+		p.add(m.node, "%s: needs to or to_env: the receiver's full URL, or the name of a URL group", m.what)
+	}
+	path := "/v2/publish/"
+	if queue, ok := m.str("queue"); ok {
+		path = "/v2/enqueue/" + url.PathEscape(queue) + "/"
+	}
+	if d.web.url != nil {
+		q.url = strings.TrimRight(d.web.url.String(), "/") + path + to
+	}
+	q.set("Upstash-Method", "POST")
+	retries := -1
+	if m.number("retries", &retries, 0, 1000); retries >= 0 {
+		q.set("Upstash-Retries", strconv.Itoa(retries))
+	}
+	for key, name := range map[string]string{"retry_delay": "Upstash-Retry-Delay", "delay": "Upstash-Delay", "callback": "Upstash-Callback",
+		"failure_callback": "Upstash-Failure-Callback", "label": "Upstash-Label", "flow_control_key": "Upstash-Flow-Control-Key",
+		"flow_control": "Upstash-Flow-Control-Value", "receiver_timeout": "Upstash-Timeout"} {
+		if value, ok := m.str(key); ok {
+			if value != cleanHeader(value) {
+				p.add(m.get(key), "%s: %s has a line break inside", m.what, key)
+			}
+			q.set(name, value)
+		}
+	}
+	// The file's headers are the receiver's, not those of QStash.
+	for i := range d.web.headers {
+		d.web.headers[i][0] = "Upstash-Forward-" + d.web.headers[i][0]
+	}
+	secrets := p.secrets(m, "secret")
+	d.secrets = append(d.secrets, secrets...)
+	if len(secrets) > 0 {
+		q.plain = newMAC([]byte(secrets[0]))
+	}
+	d.open = func(g guard) sink {
+		opened := q
+		opened.poster = newPoster(d, g)
+		// The receiver's URL keeps its two slashes.
+		opened.client.DisablePathNormalizing = true
+		opened.uri.DisablePathNormalizing = true
+		opened.uri.Parse(nil, []byte(q.url))
+		return &opened
+	}
+}
+
+// qstash publishes. What the receiver gets is the webhook's body and Idempotency-Key, and X-Signature where there is a
+// secret (QStash adds a signature of its own); a time is not signed, since QStash may deliver hours later.
+type qstash struct {
+	*poster
+	url     string
+	token   string
+	headers [][2]string
+	plain   *mac
+}
+
+func (q *qstash) set(name, value string) { q.headers = append(q.headers, [2]string{name, value}) }
+
+func (q *qstash) send(lease *pipeline.Lease, now, deadline time.Time) answer {
+	body := appendBody(nil, lease)
+	a := q.post(body, deadline, func(req *fasthttp.Request) {
+		req.Header.Set("Authorization", "Bearer "+q.token)
+		for _, h := range q.headers {
+			req.Header.Set(h[0], h[1])
+		}
+		req.Header.Set("Upstash-Deduplication-Id", dedupID(lease))
+		forward := func(name, value string) { req.Header.Set("Upstash-Forward-"+name, value) }
+		setOwn(forward, lease.Headers)
+		forward("Idempotency-Key", lease.IdempotencyKey.String())
+		if q.plain != nil {
+			forward("X-Signature", hex.EncodeToString(q.plain.sum(body)))
+		}
+	}, func(resp *fasthttp.Response, a *answer) {
+		a.hold = qstashHold(a.status, func(name string) string { return string(resp.Header.Peek(name)) }, now)
+	})
+	return a
+}
+
+// dedupID is the same for every attempt, so that a publish whose answer was lost is not doubled, and another one after an
+// operator's retry, which the broker must not swallow. Hexadecimal: some regions refuse a colon.
+func dedupID(lease *pipeline.Lease) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%d", lease.IdempotencyKey, lease.Redrives))
+	return hex.EncodeToString(sum[:])
+}
+
+// configHold is how long a destination is left alone that refuses the token, or does not know the queue: only an operator
+// can help, and the messages are not at fault.
+const configHold = time.Minute
+
+// qstashHold tells the answers that say nothing about the message. 429 comes in two kinds, for bursts and for the day's
+// quota, each with the time of its end.
+func qstashHold(status int, header func(string) string, now time.Time) time.Duration {
+	switch status {
+	case 401, 403, 404:
+		return configHold
+	case 429:
+		for _, name := range []string{"Burst-RateLimit-Reset", "RateLimit-Reset", "Retry-After"} {
+			n, err := strconv.ParseFloat(header(name), 64)
+			if err != nil || n < 0 {
+				continue
+			}
+			wait := time.Duration(min(n, 1e9) * float64(time.Second))
+			switch { // seconds from now, or a Unix time in seconds or milliseconds
+			case n > 1e12:
+				wait = time.UnixMilli(int64(min(n, 1e15))).Sub(now)
+			case n > 1e9:
+				wait = time.Unix(int64(n), 0).Sub(now)
+			}
+			return min(max(wait, time.Second), 24*time.Hour)
+		}
+		return configHold
+	}
+	return 0
+}

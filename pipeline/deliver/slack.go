@@ -1,0 +1,56 @@
+package deliver
+
+import (
+	"encoding/json"
+	"time"
+	"unicode/utf8"
+
+	"github.com/valyala/fasthttp"
+
+	"sluice/pipeline"
+)
+
+// slack reads a destination that is a Slack incoming webhook. Its address is the secret.
+func (p *parser) slack(m *mapping, d *Destination) {
+	if n := m.get("url"); n != nil {
+		p.add(n, "%s: the address of a Slack webhook is a secret: use url_env", m.what)
+	}
+	d.web.url = p.address(m, "https", "http")
+	p.http(m, d)
+	if d.web.url != nil {
+		d.secrets = append(d.secrets, d.web.url.Path)
+	}
+	d.open = func(g guard) sink { return slack{newPoster(d, g)} }
+}
+
+// slack sends a payload that is a Slack message (an object with text, blocks or attachments) as it is, and any other one
+// as text.
+type slack struct{ *poster }
+
+func (s slack) send(lease *pipeline.Lease, _, deadline time.Time) answer {
+	return s.post(slackBody(lease), deadline, func(*fasthttp.Request) {}, nil)
+}
+
+func slackBody(lease *pipeline.Lease) []byte {
+	var message map[string]json.RawMessage
+	if json.Unmarshal(lease.Payload, &message) == nil {
+		for _, key := range []string{"text", "blocks", "attachments"} {
+			if _, ok := message[key]; ok {
+				return lease.Payload
+			}
+		}
+	}
+	// Slack cuts a text after 40,000 characters; a message that is read is much shorter.
+	const most = 3000
+	data := string(lease.Payload)
+	if len(data) > most {
+		cut := most
+		for !utf8.RuneStart(data[cut]) {
+			cut--
+		}
+		data = data[:cut] + "..."
+	}
+	body := []byte(`{"text":`)
+	body = appendJSONString(body, "*"+lease.Type+"*\n```"+data+"```")
+	return append(body, '}')
+}
