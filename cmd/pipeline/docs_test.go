@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -150,4 +151,37 @@ func metricsTable(t *testing.T) string {
 	}
 	slices.Sort(lines)
 	return "| Metric | Labels | What it counts |\n|---|---|---|\n" + strings.Join(lines, "")
+}
+
+// The tests that docs/design.md names for its promises exist.
+func TestDesignNamesTestsThatExist(t *testing.T) {
+	text, err := os.ReadFile("../../docs/design.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]bool{}
+	for _, pattern := range []string{"*_test.go", "../../pipeline/*_test.go", "../../pipeline/*/*_test.go", "../../internal/*/*_test.go"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(t `).FindAllStringSubmatch(string(source), -1) {
+				have[m[1]] = true
+			}
+		}
+	}
+	named := regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(string(text), -1)
+	if len(named) < 20 {
+		t.Fatalf("only %d tests are named", len(named))
+	}
+	for _, m := range named {
+		if !have[m[1]] {
+			t.Errorf("docs/design.md names %s, which does not exist", m[1])
+		}
+	}
 }
