@@ -472,7 +472,7 @@ func TestRulesReload(t *testing.T) {
 	}
 	rules := dir + "/shop.yaml"
 	node := startNode(t, url, append(writeRules(t, "http://127.0.0.1:1", "[100ms]"), "--rules", rules)...)
-	if err := os.WriteFile(rules, []byte(strings.Replace(string(text), "50000", "40000", 1)), 0o600); err != nil {
+	if err := os.WriteFile(rules, []byte(strings.Replace(string(text), "owner: team-sales", "owner: team-shop", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	logged(t, node, `"msg":"rules reloaded"`)

@@ -39,6 +39,7 @@ type parts struct {
 	topics       map[string][]string
 
 	engine     *evaluate.Engine
+	rulesDB    *pgxpool.Pool
 	server     *ingest.Server
 	buffer     *buffer.Buffer
 	sweeper    *sweep.Sweeper
@@ -76,7 +77,7 @@ func checkStages(cfg *config) error {
 // build makes the stages that the roles ask for and joins them. It starts nothing and touches no database, so it also
 // serves to check the settings: the error joins every fault of every stage and of the files that they name.
 func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (*parts, error) {
-	p := &parts{cfg: cfg}
+	p := &parts{cfg: cfg, rulesDB: db.query}
 	var errs []error
 	failed := func(err error) {
 		if err != nil {
@@ -223,7 +224,9 @@ func (p *parts) stages(door net.Listener) []stage {
 		all = append(all, stage{"sweep", p.sweeper.Run})
 	}
 	if p.engine != nil && p.cfg.evaluate.Rules != "" {
-		all = append(all, stage{"rules", p.watchRules})
+		all = append(all, stage{"rules", p.watchRules}, stage{"rule report", func(ctx context.Context) error {
+			return p.engine.Report(ctx, p.rulesDB)
+		}})
 	}
 	if p.dispatcher != nil {
 		all = append(all, stage{"deliver", p.dispatcher.Run}, stage{"claim", p.queue.Run})

@@ -309,7 +309,7 @@ func (e *Engine) Seed(ctx context.Context, tx pgx.Tx, timer string, events []pip
 		}
 		for _, t := range r.takes {
 			if slices.Contains(t.on, events[i].Name) || slices.Contains(t.on, "*") {
-				p.look(i, []listener{t.listener})
+				p.look(i, [2][]listener{{t.listener}})
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 
 	"sluice/pipeline"
@@ -37,6 +38,9 @@ type Engine struct {
 	onDecided func(messages int)
 	// lastError is of the goroutine in Watch.
 	lastError string
+
+	tallyMu sync.Mutex
+	tallies map[string]*tally
 }
 
 // New makes an engine without rules. onDecided, which may be nil, is called after each COMMIT with the number of
@@ -51,7 +55,7 @@ func New(cfg Config, metrics *Metrics, log *slog.Logger, onDecided func(messages
 	if onDecided == nil {
 		onDecided = func(int) {}
 	}
-	return &Engine{cfg: cfg, metrics: metrics, log: log, onDecided: onDecided}, nil
+	return &Engine{cfg: cfg, metrics: metrics, log: log, onDecided: onDecided, tallies: map[string]*tally{}}, nil
 }
 
 // Use puts a set of rules into force. A batch sees the set that was in force when Decide began.
@@ -68,24 +72,24 @@ func (e *Engine) Decide(events []pipeline.Event) *Plan {
 		return nil
 	}
 	var plan *Plan
-	var idx *index
-	tenant := int32(0)
 	for i := range events {
-		ev := &events[i]
-		if idx == nil || ev.Tenant != tenant {
-			tenant = ev.Tenant
-			if idx = set.byTenant[tenant]; idx == nil {
-				idx = set.every
-			}
-		}
-		listeners := idx.byName[ev.Name]
-		if len(listeners)+len(idx.any) == 0 {
+		lists := set.listeners(&events[i])
+		if len(lists[0])+len(lists[1]) == 0 {
 			continue
 		}
 		if plan == nil {
-			plan = &Plan{recorder: recorder{engine: e}, events: events}
+			plan = &Plan{recorder: recorder{engine: e}, set: set, events: events}
 		}
-		plan.look(i, listeners, idx.any)
+		plan.look(i, lists)
 	}
 	return plan
+}
+
+// listeners are those of an event: by its name, and to every name.
+func (s *Set) listeners(ev *pipeline.Event) [2][]listener {
+	idx := s.byTenant[ev.Tenant]
+	if idx == nil {
+		idx = s.every
+	}
+	return [2][]listener{idx.byName[ev.Name], idx.any}
 }

@@ -19,6 +19,7 @@ type Metrics struct {
 	rules      *prometheus.GaugeVec
 	reloadOK   prometheus.Gauge
 	reloads    *prometheus.CounterVec
+	failing    *prometheus.GaugeVec
 
 	mu sync.Mutex
 	// warned is when a rule's failure was logged last, by rule and kind.
@@ -42,9 +43,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "1 if the rules in force are those of the file, 0 if the file has errors and older rules are still in force."}),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_evaluate_rules_reloads_total",
 			Help: "Times that the rules were read again, by result: ok, failed."}, []string{"result"}),
+		failing: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_evaluate_rule_failing",
+			Help: "1 for a rule that failed on most of the events of the last seconds; rule_status holds a sample error."}, []string{"rule"}),
 		warned: map[[2]string]time.Time{},
 	}
-	reg.MustRegister(m.evaluated, m.decided, m.suppressed, m.errors, m.rules, m.reloadOK, m.reloads)
+	reg.MustRegister(m.evaluated, m.decided, m.suppressed, m.errors, m.rules, m.reloadOK, m.reloads, m.failing)
 	return m
 }
 
@@ -65,22 +68,43 @@ func (r *recorder) Committed() {
 	for tenant, n := range r.outcome.looked {
 		m.evaluated.WithLabelValues(strconv.Itoa(int(tenant))).Add(float64(n))
 	}
+	e := r.engine
+	e.tallyMu.Lock()
+	defer e.tallyMu.Unlock()
+	for of, n := range r.outcome.evaluated {
+		e.tally(of, func(t *tally) { t.evaluated += int64(n) })
+	}
 	for of, n := range r.outcome.messages {
+		e.tally(of.rule, func(t *tally) { t.messages += int64(n) })
 		m.decided.WithLabelValues(strconv.Itoa(int(of.tenant)), of.rule.name).Add(float64(n))
 	}
 	for s, n := range r.outcome.suppressed {
+		e.tally(s.rule, func(t *tally) {
+			switch s.reason {
+			case reasonDuplicate:
+				t.duplicate += int64(n)
+			case reasonCooldown:
+				t.cooldown += int64(n)
+			case reasonCap:
+				t.capped += int64(n)
+			}
+		})
 		m.suppressed.WithLabelValues(s.rule.name, s.reason).Add(float64(n))
 	}
 	for _, f := range r.outcome.failures {
+		e.tally(f.rule, func(t *tally) {
+			t.errors++
+			t.lastError, t.lastErrorAt = clean(f.kind+": "+f.err.Error()+" (event "+f.event.String()+")"), time.Now()
+		})
 		m.errors.WithLabelValues(f.rule.name, f.kind).Inc()
 		if m.shouldWarn(f.rule.name, f.kind, time.Now()) {
-			r.engine.log.LogAttrs(context.Background(), slog.LevelWarn, "a rule can't decide about an event; it is skipped and counted",
+			e.log.LogAttrs(context.Background(), slog.LevelWarn, "a rule can't decide about an event; it is skipped and counted",
 				slog.String("rule", f.rule.name), slog.String("kind", f.kind), slog.Any("error", f.err),
 				slog.String("event_id", f.event.String()))
 		}
 	}
 	if r.outcome.due > 0 {
-		r.engine.onDecided(r.outcome.due)
+		e.onDecided(r.outcome.due)
 	}
 }
 
@@ -96,4 +120,8 @@ func (m *Metrics) shouldWarn(rule, kind string, now time.Time) bool {
 	}
 	m.warned[k] = now
 	return true
+}
+
+func (m *Metrics) setFailing(rule string, failing bool) {
+	m.failing.WithLabelValues(rule).Set(float64(b2i(failing)))
 }

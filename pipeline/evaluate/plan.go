@@ -15,6 +15,7 @@ import (
 // one goroutine.
 type Plan struct {
 	recorder
+	set    *Set
 	events []pipeline.Event
 	// looked are the events that some rule listens to.
 	looked     []int
@@ -71,7 +72,7 @@ const (
 const maxKeyBytes = 1 << 10
 
 // look evaluates one event by those who listen to it.
-func (p *Plan) look(i int, lists ...[]listener) {
+func (p *Plan) look(i int, lists [2][]listener) {
 	p.looked = append(p.looked, i)
 	p.record.set(&p.events[i])
 	p.vars.event = &p.record

@@ -16,8 +16,10 @@ import (
 
 // outcome is what one Record found, for Committed.
 type outcome struct {
-	looked   map[int32]int
-	messages map[ruleOf]int
+	looked map[int32]int
+	// evaluated counts by rule.
+	evaluated map[*rule]int
+	messages  map[ruleOf]int
 	// suppressed counts decisions that made no message, by reason.
 	suppressed map[suppression]int
 	failures   []failure
@@ -63,6 +65,11 @@ func (p *Plan) Record(ctx context.Context, tx pgx.Tx, stored []bool) error {
 	for _, i := range p.looked {
 		if stored[i] {
 			p.outcome.looked[p.events[i].Tenant]++
+			for _, list := range p.set.listeners(&p.events[i]) {
+				for _, l := range list {
+					p.outcome.evaluated[l.rule]++
+				}
+			}
 		}
 	}
 	for _, f := range p.failures {
@@ -121,7 +128,7 @@ func (w work) rules() map[*rule]bool {
 }
 
 func (r *recorder) reset() {
-	r.outcome = outcome{looked: map[int32]int{}, messages: map[ruleOf]int{}, suppressed: map[suppression]int{}}
+	r.outcome = outcome{looked: map[int32]int{}, evaluated: map[*rule]int{}, messages: map[ruleOf]int{}, suppressed: map[suppression]int{}}
 }
 
 // write makes decisions out of candidates and moves timers.

@@ -85,7 +85,7 @@ type replayTimer struct {
 
 // NewReplay starts at the given time with nothing remembered.
 func NewReplay(cfg Config, set *Set, start time.Time) *Replay {
-	e := &Engine{cfg: cfg, metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.NewTextHandler(io.Discard, nil)), onDecided: func(int) {}}
+	e := &Engine{cfg: cfg, metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.NewTextHandler(io.Discard, nil)), onDecided: func(int) {}, tallies: map[string]*tally{}}
 	e.set.Store(set)
 	return &Replay{engine: e, now: start, ledger: map[ledgerKey]time.Time{}, subjects: map[subjectKey]*subject{}, timers: map[timerKey]*replayTimer{}}
 }

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"sluice/pipeline/deliver"
+	"sluice/pipeline/evaluate"
+	"sluice/pipeline/ingest"
+)
+
+const rulesAbout = `Checks, tests and lists rules.
+
+  pipeline rules check FILE       every mistake, with its place and what was probably meant; exit status 1 if there is one
+  pipeline rules test FILE        the tests that stand in the rules, on a virtual clock; no database is needed
+  pipeline rules list             the rules in force, their owners, how they fare, and what they did in the last day
+
+FILE may be a folder. Names of destinations and tenants are checked against the files that the configuration names.`
+
+func rulesCommand(ctx context.Context, args []string, env environment) error {
+	fs := newFlags(env, "rules", rulesAbout, "pipeline rules check rules/shop.yaml --destinations destinations.yaml\npipeline rules list")
+	destinations := fs.String("destinations", "", "destinations `file` whose names send_to may use (default: the configured one)")
+	tenants := fs.String("tenants", "", "tenants `file` whose names rules may use (default: the configured one)")
+	settings := databaseFlags(fs)
+	rest, err := parseFlags(fs, args)
+	if err != nil {
+		return err
+	}
+	if len(rest) == 0 {
+		fs.Usage()
+		return flag.ErrHelp
+	}
+	cfg, err := settings(env.environ)
+	if err != nil {
+		return err
+	}
+	if *destinations != "" {
+		cfg.destinations = *destinations
+	}
+	if *tenants != "" {
+		cfg.tenants = *tenants
+	}
+	switch action := rest[0]; action {
+	case "check", "test":
+		file := cfg.evaluate.Rules
+		if len(rest) > 2 {
+			return usageError{fmt.Errorf("unexpected argument %q", rest[2])}
+		}
+		if len(rest) == 2 {
+			file = rest[1]
+		}
+		if file == "" {
+			return usageError{errors.New("which rules? Name a file or a folder")}
+		}
+		known, err := knownNames(cfg)
+		if err != nil {
+			return err
+		}
+		if action == "check" {
+			return checkRules(file, known, env.stdout)
+		}
+		return testRules(file, known, env.stdout)
+	case "list":
+		if len(rest) > 1 {
+			return usageError{fmt.Errorf("unexpected argument %q", rest[1])}
+		}
+		conn, err := connectDatabase(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		defer conn.Close(context.WithoutCancel(ctx))
+		return listRules(ctx, conn, env.stdout)
+	default:
+		return usageError{fmt.Errorf("unknown action %q%s", action, didYouMean(action, []string{"check", "test", "list"}))}
+	}
+}
+
+// knownNames reads the names that rules may use, from the files that are configured.
+func knownNames(cfg *config) (known evaluate.Known, err error) {
+	if cfg.destinations != "" {
+		found, err := deliver.Load(cfg.destinations)
+		if err != nil {
+			return known, err
+		}
+		known.Destinations = found.Names()
+	}
+	if cfg.tenants != "" {
+		auth, err := ingest.LoadAuth(cfg.tenants)
+		if err != nil {
+			return known, err
+		}
+		known.Tenants = auth.Tenants()
+	}
+	return known, nil
+}
+
+func checkRules(file string, known evaluate.Known, out io.Writer) error {
+	set, err := evaluate.Load(file, known)
+	if err != nil {
+		var faults evaluate.LoadErrors
+		if !errors.As(err, &faults) {
+			return err
+		}
+		for _, f := range faults {
+			fmt.Fprintln(out, f)
+		}
+		return fmt.Errorf("%s in %s; a running pipeline would keep the rules that it has", counted(len(faults), "error"), file)
+	}
+	for _, w := range set.Warnings() {
+		fmt.Fprintf(out, "%s (warning)\n", w)
+	}
+	tests := 0
+	for _, r := range set.Rules() {
+		tests += r.Tests
+	}
+	fmt.Fprintf(out, "ok: %s, %s passed, %s\n", counted(len(set.Rules()), "rule"), counted(tests, "test"), counted(len(set.Warnings()), "warning"))
+	return nil
+}
+
+func counted(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func testRules(file string, known evaluate.Known, out io.Writer) error {
+	known.NoTests = true
+	set, err := evaluate.Load(file, known)
+	if err != nil {
+		return fmt.Errorf("the rules have errors; see \"pipeline rules check %s\"", file)
+	}
+	failed, results := 0, set.Test()
+	for _, r := range results {
+		if r.Failure == "" {
+			fmt.Fprintf(out, "ok    %s: %s\n", r.Rule, r.Name)
+			continue
+		}
+		failed++
+		fmt.Fprintf(out, "FAIL  %s: %s\n      %s\n", r.Rule, r.Name, r.Failure)
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %s failed", failed, counted(len(results), "test"))
+	}
+	fmt.Fprintf(out, "%s passed\n", counted(len(results), "test"))
+	return nil
+}
+
+const listRulesSQL = `
+select s.rule_id, s.kind, s.state, s.owner, s.hash, extract(epoch from now() - s.seen_at)::bigint,
+	coalesce(s.failing_at > now() - interval '1 minute', false), s.last_error, s.last_error_at,
+	coalesce(h.evaluated, 0), coalesce(h.messages, 0), coalesce(h.duplicate, 0), coalesce(h.cooldown, 0), coalesce(h.cap, 0), coalesce(h.errors, 0)
+from rule_status s left join lateral (
+	select sum(evaluated)::bigint evaluated, sum(messages)::bigint messages, sum(duplicate)::bigint duplicate, sum(cooldown)::bigint cooldown,
+		sum(cap)::bigint cap, sum(errors)::bigint errors
+	from rule_hours where rule_id = s.rule_id and hour > now() - interval '1 day') h on true
+order by s.seen_at < now() - interval '1 minute', s.rule_id`
+
+// listRules prints one line a rule, and the last error of those that had one in the last day.
+func listRules(ctx context.Context, conn *pgx.Conn, out io.Writer) error {
+	rows, err := conn.Query(ctx, listRulesSQL)
+	if err != nil {
+		return fmt.Errorf("rules list: %w", err)
+	}
+	var rule, kind, state, owner, hash string
+	var lastError *string
+	var lastErrorAt *time.Time
+	var seen, evaluated, messages, duplicate, cooldown, capped, failures int64
+	var failing bool
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	var errs strings.Builder
+	fmt.Fprintln(table, "RULE\tKIND\tSTATE\tHEALTH\tOWNER\tVERSION\tEVENTS\tMESSAGES\tDUPLICATE\tCOOLDOWN\tCAP\tERRORS")
+	n := 0
+	_, err = pgx.ForEachRow(rows, []any{&rule, &kind, &state, &owner, &hash, &seen, &failing, &lastError, &lastErrorAt, &evaluated, &messages,
+		&duplicate, &cooldown, &capped, &failures}, func() error {
+		n++
+		health := "ok"
+		switch {
+		case seen > 60:
+			health, state = "-", fmt.Sprintf("not in force for %s", (time.Duration(seen)*time.Second).Round(time.Minute))
+		case failing:
+			health = "failing"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", rule, kind, state, health, owner, hash, evaluated, messages,
+			duplicate, cooldown, capped, failures)
+		if lastError != nil && failures > 0 {
+			fmt.Fprintf(&errs, "%s, %s: %s\n", rule, lastErrorAt.UTC().Format(time.RFC3339), *lastError)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("rules list: %w", err)
+	}
+	if n == 0 {
+		fmt.Fprintln(out, "no pipeline has reported rules yet: start one with --rules")
+		return nil
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "\nCounts are those of the last 24 hours. Events: looked at. Duplicate, cooldown, cap: matches that made no message.")
+	if errs.Len() > 0 {
+		fmt.Fprintf(out, "\nLast errors:\n%s", errs.String())
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+package evaluate
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// tally is what a rule did since the last report.
+type tally struct {
+	evaluated, messages, duplicate, cooldown, capped, errors int64
+	lastError                                                string
+	lastErrorAt                                              time.Time
+}
+
+// reportEvery is how far rule_status may lag. A guess: short enough to see a bad rule within a minute.
+const reportEvery = 10 * time.Second
+
+// failingEvents is how many events a rule has to fail on between two reports to be called failing.
+const failingEvents = 5
+
+// tally adds what was committed.
+func (e *Engine) tally(of *rule, add func(*tally)) {
+	t := e.tallies[of.name]
+	if t == nil {
+		t = &tally{}
+		e.tallies[of.name] = t
+	}
+	add(t)
+}
+
+// Report writes how the rules fare into rule_status and rule_hours, every few seconds until ctx ends, and then once more. A failure
+// is logged; what could not be written is tried again.
+func (e *Engine) Report(ctx context.Context, db *pgxpool.Pool) error {
+	tick := time.NewTicker(reportEvery)
+	defer tick.Stop()
+	for {
+		last := false
+		select {
+		case <-ctx.Done():
+			last = true
+		case <-tick.C:
+		}
+		writeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		if err := e.report(writeCtx, db); err != nil {
+			e.log.Warn("rule_status is not up to date", "error", err)
+		}
+		cancel()
+		if last {
+			return nil
+		}
+	}
+}
+
+const reportSQL = `
+with said as (
+	select * from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bool[], $8::text[], $9::timestamptz[])
+		as u(rule_id, hash, kind, state, owner, response, failing, error, error_at)),
+status as (
+	insert into rule_status as s (rule_id, hash, kind, state, owner, response, seen_at, failing_at, last_error, last_error_at)
+	select rule_id, hash, kind, state, owner, response, now(), case when failing then now() end, error, error_at from said order by rule_id
+	on conflict (rule_id) do update set hash = excluded.hash, kind = excluded.kind, state = excluded.state, owner = excluded.owner,
+		response = excluded.response, seen_at = excluded.seen_at, failing_at = coalesce(excluded.failing_at, s.failing_at),
+		last_error = coalesce(excluded.last_error, s.last_error), last_error_at = coalesce(excluded.last_error_at, s.last_error_at))
+insert into rule_hours as h (rule_id, hour, evaluated, messages, duplicate, cooldown, cap, errors)
+select u.rule_id, date_trunc('hour', now()), u.evaluated, u.messages, u.duplicate, u.cooldown, u.cap, u.errors
+from unnest($1::text[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[])
+	as u(rule_id, evaluated, messages, duplicate, cooldown, cap, errors)
+where u.evaluated + u.messages + u.duplicate + u.cooldown + u.cap + u.errors > 0
+order by u.rule_id
+on conflict (rule_id, hour) do update set evaluated = h.evaluated + excluded.evaluated, messages = h.messages + excluded.messages,
+	duplicate = h.duplicate + excluded.duplicate, cooldown = h.cooldown + excluded.cooldown, cap = h.cap + excluded.cap,
+	errors = h.errors + excluded.errors`
+
+func (e *Engine) report(ctx context.Context, db *pgxpool.Pool) error {
+	set := e.set.Load()
+	if set == nil || len(set.rules) == 0 {
+		return nil
+	}
+	e.tallyMu.Lock()
+	tallies := e.tallies
+	e.tallies = map[string]*tally{}
+	e.tallyMu.Unlock()
+	var c struct {
+		id, hash, kind, state, owner, response             []string
+		failing                                            []bool
+		lastError                                          []*string
+		lastErrorAt                                        []*time.Time
+		evaluated, messages, dup, cooldown, capped, errors []int64
+	}
+	for _, r := range set.rules {
+		t := tallies[r.name]
+		if t == nil {
+			t = &tally{}
+		}
+		failing := t.errors >= failingEvents && t.errors*2 >= t.evaluated
+		e.metrics.setFailing(r.name, failing)
+		c.id, c.hash, c.kind, c.state = append(c.id, r.name), append(c.hash, r.hash), append(c.kind, r.kind), append(c.state, r.stateName())
+		c.owner, c.response, c.failing = append(c.owner, clean(r.owner)), append(c.response, clean(r.response)), append(c.failing, failing)
+		var text *string
+		var at *time.Time
+		if t.lastError != "" {
+			text, at = &t.lastError, &t.lastErrorAt
+		}
+		c.lastError, c.lastErrorAt = append(c.lastError, text), append(c.lastErrorAt, at)
+		c.evaluated, c.messages, c.dup = append(c.evaluated, t.evaluated), append(c.messages, t.messages), append(c.dup, t.duplicate)
+		c.cooldown, c.capped, c.errors = append(c.cooldown, t.cooldown), append(c.capped, t.capped), append(c.errors, t.errors)
+	}
+	_, err := db.Exec(ctx, reportSQL, c.id, c.hash, c.kind, c.state, c.owner, c.response, c.failing, c.lastError, c.lastErrorAt,
+		c.evaluated, c.messages, c.dup, c.cooldown, c.capped, c.errors)
+	if err != nil {
+		e.putBack(tallies)
+		return fmt.Errorf("evaluate: report on %d rules: %w", len(c.id), err)
+	}
+	return nil
+}
+
+// putBack adds tallies that could not be written to the current ones.
+func (e *Engine) putBack(old map[string]*tally) {
+	e.tallyMu.Lock()
+	defer e.tallyMu.Unlock()
+	for name, o := range old {
+		t := e.tallies[name]
+		if t == nil {
+			e.tallies[name] = o
+			continue
+		}
+		t.evaluated, t.messages, t.duplicate = t.evaluated+o.evaluated, t.messages+o.messages, t.duplicate+o.duplicate
+		t.cooldown, t.capped, t.errors = t.cooldown+o.cooldown, t.capped+o.capped, t.errors+o.errors
+		if t.lastError == "" {
+			t.lastError, t.lastErrorAt = o.lastError, o.lastErrorAt
+		}
+	}
+}
+
+// clean makes any text storable and short.
+func clean(s string) string {
+	s = strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "?")
+	return string([]rune(s)[:min(500, len([]rune(s)))])
+}
+
+// RuleInfo describes a rule of a set.
+type RuleInfo struct {
+	Name, Kind, State, Owner, Response, Hash string
+	Tests                                    int
+}
+
+// Rules lists the rules of the set, in the order of the file.
+func (s *Set) Rules() []RuleInfo {
+	var out []RuleInfo
+	for _, r := range s.rules {
+		out = append(out, RuleInfo{r.name, r.kind, r.stateName(), r.owner, r.response, r.hash, len(r.tests)})
+	}
+	return slices.Clip(out)
+}
