@@ -11,6 +11,7 @@ package pgtest
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/url"
 	"os"
@@ -86,7 +87,11 @@ var databases atomic.Int64
 
 // server is where databases are made. Those of our own server are copies of one that was migrated; on a server that is
 // not ours each is migrated by itself, which leaves nothing behind there.
-type server struct{ url, template string }
+type server struct {
+	url, template string
+	// janitor is our end of the janitor's pipe. It has to stay reachable, or the garbage collector would close it.
+	janitor io.Closer
+}
 
 var shared = sync.OnceValues(func() (server, error) {
 	if u := os.Getenv("PIPELINE_TEST_DATABASE_URL"); u != "" {
@@ -94,12 +99,11 @@ var shared = sync.OnceValues(func() (server, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	u, err := startServer(ctx)
+	s, err := startServer(ctx)
 	if err != nil {
 		return server{}, err
 	}
 	const template = "sluice_template"
-	s := server{url: u}
 	if err := s.create(ctx, template); err != nil {
 		return server{}, err
 	}
@@ -107,17 +111,18 @@ var shared = sync.OnceValues(func() (server, error) {
 	return s, nil
 })
 
-func startServer(ctx context.Context) (string, error) {
+func startServer(ctx context.Context) (server, error) {
 	dir, err := os.MkdirTemp("", "sluice-pgtest-")
 	if err != nil {
-		return "", err
+		return server{}, err
 	}
 	// PostgreSQL may run as another user than the test, who has to pass through.
 	if err := os.Chmod(dir, 0o755); err != nil {
-		return "", err
+		return server{}, err
 	}
-	if err := startJanitor(dir); err != nil {
-		return "", err
+	janitor, err := startJanitor(dir)
+	if err != nil {
+		return server{}, err
 	}
 	cfg := localpg.DefaultConfig()
 	cfg.DataDir = dir
@@ -131,9 +136,9 @@ func startServer(ctx context.Context) (string, error) {
 	}
 	pg, err := localpg.Start(ctx, cfg)
 	if err != nil {
-		return "", err
+		return server{}, err
 	}
-	return pg.URL(), nil
+	return server{url: pg.URL(), janitor: janitor}, nil
 }
 
 // janitorScript waits for the end of its input, which is the end of the test binary, since only that holds the other
@@ -151,23 +156,19 @@ fi
 rm -rf "$1"
 `
 
-func startJanitor(dir string) error {
+func startJanitor(dir string) (io.Closer, error) {
 	cmd := exec.Command("/bin/sh", "-c", janitorScript, "janitor", dir)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is not for it
 	in, err := cmd.StdinPipe()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return err
+		return nil, err
 	}
-	janitorInput = in
-	return nil
+	return in, nil
 }
-
-// janitorInput is kept reachable, or the garbage collector would close it.
-var janitorInput any
 
 func (s server) create(ctx context.Context, name string) error {
 	statement := `create database ` + name
