@@ -230,6 +230,29 @@ func checkRamp(t *testing.T, summary string) {
 	}
 }
 
+// k6 would start every script with its defaults, and with what people set.
+func TestScriptsStart(t *testing.T) {
+	for name := range scriptCases {
+		for _, env := range []map[string]string{
+			{}, {"RATE": "1", "BATCH": "1"}, {"RATE": "1000000"}, {"RATE": "100", "BATCH": "1000", "DURATION": "1s", "STEP": "1s"}, {"RECEIVER": "http://127.0.0.1:9000/", "DURATION": "1h30m"},
+			{"SPIKE": "0.5", "FROM": "5000", "STEP_PERCENT": "400", "VUS": "1"},
+		} {
+			if err := standin.Check(t.Context(), standin.Options{Script: name + ".js", Env: env}); err != nil {
+				t.Errorf("%s with %v: %v", name, env, err)
+			}
+		}
+		if name == "smoke" || name == "overload" {
+			continue // they keep to no rate
+		}
+		for variable, want := range map[string]string{"RATE": "RATE=fast: a number over 0", "BATCH": "BATCH=fast: a number over 0"} {
+			err := standin.Check(t.Context(), standin.Options{Script: name + ".js", Env: map[string]string{variable: "fast"}})
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s with %s=fast: %v; want %q", name, variable, err, want)
+			}
+		}
+	}
+}
+
 // between puts a proxy in front of the pipeline's events. meddle may answer itself, and says so.
 func between(t *testing.T, target string, meddle func(w http.ResponseWriter, r *http.Request, pass http.Handler) bool) string {
 	t.Helper()

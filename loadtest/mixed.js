@@ -3,7 +3,7 @@
 import http from 'k6/http';
 import { check } from 'k6';
 import { batch, latencyMS, number, requestsPer10s, seconds, usersFor } from './lib/settings.js';
-import { bookThresholds, closeBooks, openBooks } from './lib/books.js';
+import { bookThresholds, bookTimes, closeBooks, openBooks } from './lib/books.js';
 import { event, nextBody } from './lib/events.js';
 import { samplingScenario } from './lib/receiver.js';
 import { eventsURL, send } from './lib/send.js';
@@ -41,7 +41,7 @@ export const options = {
     in_doubt_events: ['count==0'],
   },
   summaryTrendStats: ['avg', 'min', 'med', 'p(95)', 'p(99)', 'max'],
-  teardownTimeout: '15m',
+  ...bookTimes,
 };
 
 export const setup = openBooks;

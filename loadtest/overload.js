@@ -3,7 +3,7 @@
 // who obey it, get through. After that it has to be ready, and hold all that it acknowledged.
 import { check, sleep } from 'k6';
 import { batch, number, seconds } from './lib/settings.js';
-import { bookThresholds, closeBooks, openBooks, waitUntilReady } from './lib/books.js';
+import { bookThresholds, bookTimes, closeBooks, openBooks, waitUntilReady } from './lib/books.js';
 import { event, nextBody } from './lib/events.js';
 import { samplingScenario } from './lib/receiver.js';
 import { send } from './lib/send.js';
@@ -30,7 +30,7 @@ export const options = {
     'checks{polite:yes}': ['rate==1'],
     checks: ['rate==1'],
   },
-  teardownTimeout: '15m',
+  ...bookTimes,
 };
 
 export const setup = openBooks;

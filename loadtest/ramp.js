@@ -2,7 +2,7 @@
 // there and names the last good step.
 import exec from 'k6/execution';
 import { batch, latencyMS, number, requestsPer10s, seconds, usersFor } from './lib/settings.js';
-import { bookThresholds, closeBooks, openBooks } from './lib/books.js';
+import { bookThresholds, bookTimes, closeBooks, openBooks } from './lib/books.js';
 import { nextBody } from './lib/events.js';
 import { samplingScenario } from './lib/receiver.js';
 import { send } from './lib/send.js';
@@ -44,13 +44,13 @@ export const options = {
         { target: requestsPer10s(rate), duration: `${Math.round(stepSeconds * climb * 1000)}ms` },
         { target: requestsPer10s(rate), duration: `${Math.round(stepSeconds * (1 - climb) * 1000)}ms` },
       ]),
-      preAllocatedVUs: usersFor(from * 4), maxVUs: usersFor(to),
+      preAllocatedVUs: usersFor(from), maxVUs: usersFor(Math.max(from, to)),
     },
     ...samplingScenario(total),
   },
   thresholds: { ...bookThresholds, ...judged, in_doubt_events: ['count==0'] },
   summaryTrendStats: ['avg', 'min', 'med', 'p(95)', 'p(99)', 'max', 'count'],
-  teardownTimeout: '15m',
+  ...bookTimes,
 };
 
 export const setup = openBooks;

@@ -3,7 +3,7 @@
 import { check } from 'k6';
 import { b64encode } from 'k6/encoding';
 import { batch, latencyMS, number, requestsPer10s, seconds, usersFor, writeKey } from './lib/settings.js';
-import { bookThresholds, closeBooks, openBooks } from './lib/books.js';
+import { bookThresholds, bookTimes, closeBooks, openBooks } from './lib/books.js';
 import { event, fields, prepare } from './lib/events.js';
 import { samplingScenario } from './lib/receiver.js';
 import { send } from './lib/send.js';
@@ -39,7 +39,7 @@ export const options = {
     dropped_iterations: ['count==0'],
   },
   summaryTrendStats: ['avg', 'min', 'med', 'p(95)', 'p(99)', 'max'],
-  teardownTimeout: '15m',
+  ...bookTimes,
 };
 
 export const setup = openBooks;

@@ -2,7 +2,7 @@
 import http from 'k6/http';
 import { check } from 'k6';
 import { batch } from './lib/settings.js';
-import { bookThresholds, closeBooks, openBooks } from './lib/books.js';
+import { bookThresholds, bookTimes, closeBooks, openBooks } from './lib/books.js';
 import { event, nextBody } from './lib/events.js';
 import { samplingScenario } from './lib/receiver.js';
 import { eventsURL, send } from './lib/send.js';
@@ -22,7 +22,7 @@ export const options = {
     'http_req_failed{to:events}': ['rate==0'],
     in_doubt_events: ['count==0'],
   },
-  teardownTimeout: '5m',
+  ...bookTimes,
 };
 
 export const setup = openBooks;

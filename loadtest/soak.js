@@ -4,7 +4,7 @@ import { sleep } from 'k6';
 import exec from 'k6/execution';
 import { Gauge, Trend } from 'k6/metrics';
 import { admin, batch, latencyMS, number, requestsPer10s, seconds, usersFor } from './lib/settings.js';
-import { bookThresholds, closeBooks, openBooks } from './lib/books.js';
+import { bookThresholds, bookTimes, closeBooks, openBooks } from './lib/books.js';
 import { nextBody } from './lib/events.js';
 import { samplingScenario } from './lib/receiver.js';
 import { send } from './lib/send.js';
@@ -40,7 +40,7 @@ export const options = {
     'pipeline_growth{of:go_goroutines}': [`max<${growthLimit}`],
   },
   summaryTrendStats: ['avg', 'min', 'med', 'p(95)', 'p(99)', 'max'],
-  teardownTimeout: '30m',
+  ...bookTimes,
 };
 
 export const setup = openBooks;

@@ -2,7 +2,7 @@
 // refuse; before and after it may not, and it has to be as fast after as before.
 import exec from 'k6/execution';
 import { batch, latencyMS, number, requestsPer10s, seconds, usersFor } from './lib/settings.js';
-import { bookThresholds, closeBooks, openBooks } from './lib/books.js';
+import { bookThresholds, bookTimes, closeBooks, openBooks } from './lib/books.js';
 import { nextBody } from './lib/events.js';
 import { samplingScenario } from './lib/receiver.js';
 import { send } from './lib/send.js';
@@ -38,7 +38,7 @@ export const options = {
         { target: low, duration: part(0.01) },
         { target: low, duration: part(0.4) },
       ],
-      preAllocatedVUs: usersFor(rate), maxVUs: usersFor(rate * spike),
+      preAllocatedVUs: usersFor(rate), maxVUs: usersFor(rate * Math.max(1, spike)),
     },
     ...samplingScenario(duration),
   },
@@ -54,7 +54,7 @@ export const options = {
     in_doubt_events: ['count==0'],
   },
   summaryTrendStats: ['avg', 'min', 'med', 'p(95)', 'p(99)', 'max'],
-  teardownTimeout: '15m',
+  ...bookTimes,
 };
 
 export const setup = openBooks;

@@ -1,6 +1,6 @@
 // Does it hold this rate? RATE events a second for DURATION, whatever the answers take.
 import { batch, latencyMS, number, requestsPer10s, seconds, usersFor } from './lib/settings.js';
-import { bookThresholds, closeBooks, openBooks } from './lib/books.js';
+import { bookThresholds, bookTimes, closeBooks, openBooks } from './lib/books.js';
 import { nextBody } from './lib/events.js';
 import { samplingScenario } from './lib/receiver.js';
 import { send } from './lib/send.js';
@@ -29,7 +29,7 @@ export const options = {
     dropped_iterations: ['count==0'],
   },
   summaryTrendStats: ['avg', 'min', 'med', 'p(95)', 'p(99)', 'max'],
-  teardownTimeout: '15m',
+  ...bookTimes,
 };
 
 export const setup = openBooks;

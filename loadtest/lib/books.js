@@ -22,6 +22,9 @@ export const bookThresholds = {
   'checks{books:yes}': ['rate==1'],
 };
 
+/** Reading the books takes long where the database is large. */
+export const bookTimes = { setupTimeout: '15m', teardownTimeout: '30m' };
+
 const tags = { books: 'yes' };
 
 /**

@@ -1,7 +1,6 @@
 // Bodies, made before the load starts. While it runs, a request costs one join: the time and the front of the ids are
 // put into the gaps of a prepared text.
 import { SharedArray } from 'k6/data';
-import exec from 'k6/execution';
 import { batch, number } from './settings.js';
 
 const gap = '\u0001'; // can't stand in JSON
@@ -46,7 +45,7 @@ let made = 0;
 function idHead() {
   const t = hex(Date.now(), 12);
   made++;
-  return `${t.slice(0, 8)}-${t.slice(8)}-7${hex(exec.vu.idInTest & 0xfff, 3)}-8${hex(made & 0xfff, 3)}-`;
+  return `${t.slice(0, 8)}-${t.slice(8)}-7${hex(__VU & 0xfff, 3)}-8${hex(made & 0xfff, 3)}-`;
 }
 
 /**
@@ -72,7 +71,7 @@ export function prepare(name, time, id, rest) {
   /** @type {string[] | undefined} */
   let pieces;
   return () => {
-    if (pieces === undefined) pieces = bodies[exec.vu.idInTest % prepared].split(gap);
+    if (pieces === undefined) pieces = bodies[__VU % prepared].split(gap);
     return pieces.join(`${new Date().toISOString()}","${id}${idHead()}`);
   };
 }

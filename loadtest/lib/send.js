@@ -52,7 +52,9 @@ export function send(body, count, how) {
     status: response.status, stored: 0, duplicate: 0, rejected: 0, events: [],
     retryAfter: response.headers['Retry-After'] || '',
   };
+  // Also where it is 0: a threshold needs values to judge.
   metrics.refusedRequests.add(response.status === 429);
+  metrics.refused.add(response.status === 429 ? count : 0);
   switch (response.status) {
     case 200:
     case 422: {
@@ -61,18 +63,17 @@ export function send(body, count, how) {
       metrics.acknowledgedMinusStored.add(answer.stored);
       // A duplicate is stored, too, although we may not have been told when.
       metrics.storedMinusSent.add(Math.max(0, sent - answer.stored - answer.duplicate + repeats));
-      if (answer.duplicate > 0) metrics.duplicate.add(answer.duplicate);
-      if (answer.rejected > 0) metrics.rejected.add(answer.rejected);
+      metrics.duplicate.add(answer.duplicate);
+      metrics.rejected.add(answer.rejected);
       break;
     }
     case 202:
       Object.assign(answer, response.json());
       metrics.accepted.add(count - answer.rejected);
       metrics.storedMinusSent.add(answer.rejected);
-      if (answer.rejected > 0) metrics.rejected.add(answer.rejected);
+      metrics.rejected.add(answer.rejected);
       break;
     case 429:
-      metrics.refused.add(count);
       metrics.refusalTime.add(response.timings.duration);
       metrics.withoutRetryAfter.add(/^[1-9]\d*$/.test(answer.retryAfter) ? 0 : 1);
       if (!how || !how.unsure) metrics.storedMinusSent.add(sent);

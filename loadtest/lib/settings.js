@@ -56,5 +56,5 @@ export function requestsPer10s(events) {
  * @param {number} events a second
  */
 export function usersFor(events) {
-  return Math.max(10, Math.min(2000, Math.ceil((2 * events) / batch)));
+  return Math.max(10, Math.min(1000, Math.ceil((2 * events) / batch)));
 }

@@ -94,7 +94,8 @@ func run(ctx context.Context, args []string) (err error) {
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // k6 then runs teardown
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), "URL="+s.URL, "ADMIN="+s.Admin, "RECEIVER="+s.Receiver, "RESULT="+result,
-		"K6_WEB_DASHBOARD=true", "K6_WEB_DASHBOARD_EXPORT="+report, "K6_NO_USAGE_REPORT=true")
+		"K6_WEB_DASHBOARD=true", "K6_WEB_DASHBOARD_EXPORT="+report, "K6_NO_USAGE_REPORT=true",
+		"K6_NEW_MACHINE_READABLE_SUMMARY=false") // the form that ramp.js knows best
 	err = cmd.Run()
 	fmt.Printf("report: %s\n", report)
 	return verdict(*script, result, err)

@@ -129,36 +129,48 @@ func (r *run) share(name string, make func() (string, error)) (string, error) {
 
 // scriptOptions are the parts of a script's options that matter here.
 type scriptOptions struct {
-	Scenarios         map[string]scenario          `json:"scenarios"`
+	Scenarios         map[string]json.RawMessage   `json:"scenarios"`
 	Thresholds        map[string][]json.RawMessage `json:"thresholds"`
 	SummaryTrendStats []string                     `json:"summaryTrendStats"`
+	scenarios         map[string]*scenario
 }
 
-type scenario struct {
-	Executor        string            `json:"executor"`
-	Exec            string            `json:"exec"`
-	VUs             int               `json:"vus"`
-	PreAllocatedVUs int               `json:"preAllocatedVUs"`
-	Iterations      int               `json:"iterations"`
-	Tags            map[string]string `json:"tags"`
+// Check runs the init code, and judges whether the options and thresholds are such that a test could start.
+func Check(ctx context.Context, opts Options) error {
+	r, err := newRun(opts)
+	if err != nil {
+		return err
+	}
+	u, free, err := newUser(ctx, r, 0)
+	defer free()
+	if err != nil {
+		return err
+	}
+	options, err := u.options()
+	if err == nil {
+		_, err = r.thresholds(options)
+	}
+	return err
+}
+
+func newRun(opts Options) (*run, error) {
+	if opts.Log == nil {
+		opts.Log = func(string) {}
+	}
+	script, err := filepath.Abs(opts.Script)
+	return &run{opts: opts, script: script, metrics: newMetrics(), checks: map[string][2]int{}, shared: map[string]string{}}, err
 }
 
 // Run goes through a test. The error says that the script can't run at all; what went wrong while it ran is in the
 // Outcome.
 func Run(ctx context.Context, opts Options) (*Outcome, error) {
-	if opts.Log == nil {
-		opts.Log = func(string) {}
-	}
-	script, err := filepath.Abs(opts.Script)
+	r, err := newRun(opts)
 	if err != nil {
 		return nil, err
 	}
 	transport := &http.Transport{MaxIdleConnsPerHost: 1000}
 	defer transport.CloseIdleConnections()
-	r := &run{
-		opts: opts, script: script, metrics: newMetrics(), checks: map[string][2]int{}, shared: map[string]string{},
-		client: &http.Client{Transport: transport},
-	}
+	r.client = &http.Client{Transport: transport}
 	main, free, err := newUser(ctx, r, 0)
 	defer free()
 	if err != nil {
@@ -216,7 +228,16 @@ func (u *user) options() (o scriptOptions, err error) {
 	if len(o.Scenarios) == 0 {
 		return o, fmt.Errorf("options: the script has no scenarios")
 	}
-	for name, s := range o.Scenarios {
+	o.scenarios = map[string]*scenario{}
+	for name, raw := range o.Scenarios {
+		s := &scenario{}
+		if err := json.Unmarshal(raw, s); err != nil {
+			return o, fmt.Errorf("scenario %s: %w", name, err)
+		}
+		if err := s.validate(raw); err != nil {
+			return o, fmt.Errorf("scenario %s: %w", name, err)
+		}
+		o.scenarios[name] = s
 		if !u.has(s.Exec) {
 			return o, fmt.Errorf("scenario %s: the script does not export %q", name, s.Exec)
 		}
@@ -251,12 +272,15 @@ func (r *run) thresholds(o scriptOptions) (all []*Threshold, err error) {
 func (r *run) scenarios(ctx context.Context, o scriptOptions, data string) error {
 	p := pool.New().WithErrors()
 	id := 0
-	for _, name := range slices.Sorted(maps.Keys(o.Scenarios)) {
-		s := o.Scenarios[name]
-		users := min(max(s.VUs, s.PreAllocatedVUs, 1), r.opts.Users)
+	for _, name := range slices.Sorted(maps.Keys(o.scenarios)) {
+		s := o.scenarios[name]
+		users := min(s.users(), r.opts.Users)
 		iterations := r.opts.Iterations
 		if s.Executor == "per-vu-iterations" {
-			iterations = max(s.Iterations, 1)
+			iterations = 1
+			if s.Iterations != nil {
+				iterations = int(*s.Iterations)
+			}
 		}
 		started := &atomic.Int64{}
 		for range users {

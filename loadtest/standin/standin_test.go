@@ -139,23 +139,27 @@ export const options = { scenarios: { s: { executor: 'per-vu-iterations', exec: 
 
 // What k6 would not run, or what is not known here, is an error.
 func TestRefuses(t *testing.T) {
-	const options = `export const options = { scenarios: { s: { executor: 'constant-vus', exec: 'go', vus: 1 } }, thresholds: %s };
+	const options = `export const options = { scenarios: { s: { executor: 'constant-vus', exec: 'go', vus: 1, duration: '1s' } }, thresholds: %s };
 import http from 'k6/http'; import { Counter } from 'k6/metrics'; import { SharedArray } from 'k6/data';
 const made = new Counter('made'); export function go() {} `
 	for script, want := range map[string]string{
-		fmt.Sprintf(options, `{ unknown: ['count==0'] }`):                                            `there is no metric "unknown"`,
-		fmt.Sprintf(options, `{ made: ['p(95)<1'] }`):                                                `a counter has no "p(95)"`,
-		fmt.Sprintf(options, `{ made: ['count is 1'] }`):                                             `is not of the form`,
-		fmt.Sprintf(options, `{}`) + `http.get('http://127.0.0.1:1/');`:                              "a request belongs behind the init code",
-		fmt.Sprintf(options, `{}`) + `made.add(1);`:                                                  "adding to a metric belongs behind the init code",
-		fmt.Sprintf(options, `{}`) + `export function setup() { new Counter('late'); }`:              "a metric belongs into the init code",
-		fmt.Sprintf(options, `{}`) + `export function setup() { throw new Error('no pipeline'); }`:   "setup(): Error: no pipeline",
-		fmt.Sprintf(options, `{}`) + `new SharedArray('a', () => ({}));`:                             "has to give an array",
-		fmt.Sprintf(options, `{}`) + `new SharedArray('a', () => [1]).push(2);`:                      "TypeError",
-		`import { nothing } from 'k6/nothing';`:                                                      `no module "k6/nothing"`,
-		`import { nothing } from './nothing.js';`:                                                    "no such file",
-		`import { sleep, nap } from 'k6'; export const options = {};`:                                "nap",
-		`export const options = { scenarios: { s: { executor: 'constant-vus', exec: 'missing' } } }`: `does not export "missing"`,
+		fmt.Sprintf(options, `{ unknown: ['count==0'] }`):                                                            `there is no metric "unknown"`,
+		fmt.Sprintf(options, `{ made: ['p(95)<1'] }`):                                                                `a counter has no "p(95)"`,
+		fmt.Sprintf(options, `{ made: ['count is 1'] }`):                                                             `is not of the form`,
+		fmt.Sprintf(options, `{}`) + `http.get('http://127.0.0.1:1/');`:                                              "a request belongs behind the init code",
+		fmt.Sprintf(options, `{}`) + `made.add(1);`:                                                                  "adding to a metric belongs behind the init code",
+		fmt.Sprintf(options, `{}`) + `export function setup() { new Counter('late'); }`:                              "a metric belongs into the init code",
+		fmt.Sprintf(options, `{}`) + `export function setup() { throw new Error('no pipeline'); }`:                   "setup(): Error: no pipeline",
+		fmt.Sprintf(options, `{}`) + `new SharedArray('a', () => ({}));`:                                             "has to give an array",
+		fmt.Sprintf(options, `{}`) + `new SharedArray('a', () => [1]).push(2);`:                                      "TypeError",
+		`import { nothing } from 'k6/nothing';`:                                                                      `no module "k6/nothing"`,
+		`import { nothing } from './nothing.js';`:                                                                    "no such file",
+		`import { sleep, nap } from 'k6'; export const options = {};`:                                                "nap",
+		`export const options = { scenarios: { s: { executor: 'constant-vus', exec: 'missing', duration: '1s' } } }`: `does not export "missing"`,
+		`export const options = { scenarios: { s: { executor: 'constant-rate', exec: 'go' } } }`:                     `executor "constant-rate" is none of`,
+		`export const options = { scenarios: { s: { executor: 'constant-vus', exec: 'go', vus: 1.5 } } }`:            "constant-vus needs duration\nvus is 1.5",
+		`export const options = { scenarios: { s: { executor: 'ramping-arrival-rate', exec: 'go', rate: 1, preAllocatedVUs: 9, maxVUs: 8,
+			stages: [{ target: 0.5, duration: '5 s' }] } } }`: "ramping-arrival-rate has no rate\ntarget is 0.5, not a whole number of at least 0\nthe duration of a stage is \"5 s\", no duration\nmaxVUs is 8, not a whole number of at least 9",
 	} {
 		_, err := Run(t.Context(), Options{Script: writeScript(t, script), Users: 1, Iterations: 1})
 		if err == nil || !strings.Contains(err.Error(), want) {
