@@ -38,6 +38,7 @@ type command struct {
 }
 
 var commands = []command{
+	{"outbox", "list, show, retry or discard what has to be delivered", outboxCommand},
 	{"quarantine", "list, export or delete events that PostgreSQL would not store", quarantineCommand},
 	{"migrate", "bring the database schema up to date, and end", migrateCommand},
 	{"books", "what a running pipeline received, stored, decided and sent", booksCommand},

@@ -1,0 +1,231 @@
+package claim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"sluice/pipeline"
+)
+
+// DB is a connection or a pool.
+type DB interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Filter picks messages of the outbox; an empty field matches all.
+type Filter struct {
+	IDs         []int64
+	Tenant      int32
+	Destination string
+	Type        string
+	Subject     string
+	// Error is a part of last_error.
+	Error string
+	// Statuses are values of the status column.
+	Statuses []string
+	// OlderThan and NewerThan bound the message's age.
+	OlderThan, NewerThan time.Duration
+}
+
+// whereSQL is the filter. These statements are planned anew each time, so what is empty is gone before the plan is made:
+// dead messages are found by outbox_dead, and ids by the primary key.
+const whereSQL = `
+where (cardinality($1::bigint[]) = 0 or message_id = any ($1)) and ($2::integer = 0 or tenant_id = $2)
+    and ($3::text = '' or destination = $3) and ($4::text = '' or type = $4) and ($5::text = '' or subject_key = $5)
+    and ($6::text = '' or position($6 in last_error) > 0) and (cardinality($7::text[]) = 0 or status = any ($7))
+    and ($8::float8 = 0 or created_at <= now() - $8 * interval '1 second')
+    and ($9::float8 = 0 or created_at >= now() - $9 * interval '1 second')`
+
+// args are whereSQL's, after the mode in which to plan.
+func (f Filter) args(more ...any) []any {
+	ids, statuses := f.IDs, f.Statuses
+	if ids == nil {
+		ids = []int64{}
+	}
+	if statuses == nil {
+		statuses = []string{}
+	}
+	return append([]any{pgx.QueryExecModeCacheDescribe, ids, f.Tenant, f.Destination, f.Type, f.Subject, f.Error, statuses,
+		f.OlderThan.Seconds(), f.NewerThan.Seconds()}, more...)
+}
+
+// Row is a message as it stands in the outbox.
+type Row struct {
+	pipeline.Message
+	DedupeKey, Status    string
+	Attempts             int
+	RunAfter             time.Time
+	LockedUntil          *time.Time // nil: never leased, or given back
+	FinishedAt           *time.Time
+	LastError            string
+	RuleID, RuleHash     string
+	EventID              *pipeline.UUID
+	Due, Leased, Overdue bool // as of the database's clock; Overdue: a lease has run out without a result
+}
+
+const rowSQL = `
+select message_id, tenant_id, type, subject_key, dedupe_key, idempotency_key, destination, payload::text, headers, rule_id is not null,
+    redrives, created_at, status, attempts, run_after, locked_until, finished_at, coalesce(last_error, ''), coalesce(rule_id, ''),
+    coalesce(rule_hash, ''), event_id,
+    status in ('pending', 'failed') and run_after <= now() and (locked_until is null or locked_until <= now()),
+    coalesce(locked_until > now(), false), coalesce(locked_until <= now(), false)
+from outbox`
+
+func scanRow(row pgx.CollectableRow) (r Row, err error) {
+	err = row.Scan(&r.ID, &r.Tenant, &r.Type, &r.SubjectKey, &r.DedupeKey, &r.IdempotencyKey, &r.Destination, &r.Payload, &r.Headers, &r.Rule,
+		&r.Redrives, &r.CreatedAt, &r.Status, &r.Attempts, &r.RunAfter, &r.LockedUntil, &r.FinishedAt, &r.LastError, &r.RuleID, &r.RuleHash, &r.EventID,
+		&r.Due, &r.Leased, &r.Overdue)
+	return r, err
+}
+
+const listSQL = rowSQL + whereSQL + `
+    and ($10::bigint = 0 or message_id < $10)
+order by message_id desc
+limit $11`
+
+// List gives messages, newest first: at most limit of those before the given id (0: from the newest).
+func List(ctx context.Context, db DB, f Filter, before int64, limit int) ([]Row, error) {
+	rows, err := db.Query(ctx, listSQL, f.args(before, limit)...)
+	if err != nil {
+		return nil, fmt.Errorf("claim: list: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, scanRow)
+	if err != nil {
+		return nil, fmt.Errorf("claim: list: %w", err)
+	}
+	return list, nil
+}
+
+// Attempt is one try to deliver a message.
+type Attempt struct {
+	// Number is 0 where the result came late.
+	Number     int
+	StartedAt  time.Time
+	Latency    time.Duration
+	Status     string // sent, failed, dead or late
+	HTTPStatus int
+	Error      string
+}
+
+const attemptsSQL = `
+select coalesce(attempt, 0), started_at, latency_seconds, status, coalesce(http_status, 0), coalesce(error, '')
+from outbox_attempts
+where message_id = $1
+order by started_at`
+
+// ErrNoMessage: there is no message with this id; it may have been pruned.
+var ErrNoMessage = errors.New("no such message")
+
+// Show gives one message with its attempts, oldest first.
+func Show(ctx context.Context, db DB, id int64) (Row, []Attempt, error) {
+	list, err := List(ctx, db, Filter{IDs: []int64{id}}, 0, 1)
+	if err != nil {
+		return Row{}, nil, err
+	}
+	if len(list) == 0 {
+		return Row{}, nil, fmt.Errorf("claim: message %d: %w", id, ErrNoMessage)
+	}
+	rows, err := db.Query(ctx, attemptsSQL, id)
+	if err != nil {
+		return Row{}, nil, fmt.Errorf("claim: attempts: %w", err)
+	}
+	attempts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Attempt, err error) {
+		var seconds float64
+		err = row.Scan(&a.Number, &a.StartedAt, &seconds, &a.Status, &a.HTTPStatus, &a.Error)
+		a.Latency = time.Duration(seconds * float64(time.Second))
+		return a, err
+	})
+	if err != nil {
+		return Row{}, nil, fmt.Errorf("claim: attempts: %w", err)
+	}
+	return list[0], attempts, nil
+}
+
+// Group counts messages that are alike.
+type Group struct {
+	Destination, Status string
+	Messages            int64
+}
+
+const countSQL = `select destination, status, count(*) from outbox` + whereSQL + ` group by destination, status order by destination, status`
+
+// Count says what a filter picks.
+func Count(ctx context.Context, db DB, f Filter) ([]Group, error) {
+	rows, err := db.Query(ctx, countSQL, f.args()...)
+	if err != nil {
+		return nil, fmt.Errorf("claim: count: %w", err)
+	}
+	groups, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (g Group, err error) {
+		return g, row.Scan(&g.Destination, &g.Status, &g.Messages)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("claim: count: %w", err)
+	}
+	return groups, nil
+}
+
+// retrySQL makes messages due. What was final starts anew, as another redrive; what waits for its next attempt keeps its
+// count. Messages under a lease are left to their worker.
+const retrySQL = `
+with picked as materialized (
+    select message_id
+    from outbox` + whereSQL + `
+        and message_id > $10 and (locked_until is null or locked_until <= now())
+    order by message_id
+    limit $11
+    for update
+)
+update outbox
+set status = case when status in ('pending', 'failed') then status else 'pending' end,
+    attempts = case when status in ('pending', 'failed') then attempts else 0 end,
+    redrives = redrives + case when status in ('pending', 'failed') then 0 else 1 end,
+    run_after = now(), finished_at = null, locked_until = null, lease_token = null
+where message_id = any (array(select message_id from picked))
+returning message_id`
+
+// Retry makes messages due again: at most limit of those after the given id, in the order of ids. It gives how many it
+// changed and the last of their ids, from which the next call goes on; fewer than limit means that it is through. A
+// message keeps its idempotency key, so a receiver that did take it before can tell.
+func Retry(ctx context.Context, db DB, f Filter, after int64, limit int) (changed int, last int64, err error) {
+	return change(ctx, db, "retry", retrySQL, f.args(after, limit), after)
+}
+
+// discardSQL gives messages up. A worker that has one under a lease may be sending it just now; its result is refused.
+const discardSQL = `
+with picked as materialized (
+    select message_id
+    from outbox` + whereSQL + `
+        and message_id > $10 and status in ('pending', 'failed', 'dead')
+    order by message_id
+    limit $11
+    for update
+)
+update outbox
+set status = 'skipped', finished_at = now(), locked_until = null, lease_token = null,
+    last_error = left('discarded by an operator' || coalesce('; before: ' || last_error, ''), 1000)
+where message_id = any (array(select message_id from picked))
+returning message_id`
+
+// Discard makes messages that are not final, and dead ones, skipped. Otherwise it is like Retry.
+func Discard(ctx context.Context, db DB, f Filter, after int64, limit int) (changed int, last int64, err error) {
+	return change(ctx, db, "discard", discardSQL, f.args(after, limit), after)
+}
+
+func change(ctx context.Context, db DB, what, sql string, args []any, after int64) (int, int64, error) {
+	rows, err := db.Query(ctx, sql, args...)
+	if err != nil {
+		return 0, after, fmt.Errorf("claim: %s: %w", what, err)
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return 0, after, fmt.Errorf("claim: %s: %w", what, err)
+	}
+	for _, id := range ids {
+		after = max(after, id)
+	}
+	return len(ids), after, nil
+}

@@ -1,0 +1,134 @@
+package claim
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"sluice/internal/pgtest"
+	"sluice/pipeline"
+)
+
+func TestListFilters(t *testing.T) {
+	pool := pgtest.New(t)
+	insert(t, pool, "crm", 3)
+	insert(t, pool, "mail", 2)
+	exec(t, pool, `update outbox set status = 'dead', last_error = 'HTTP 410: gone' where dedupe_key in ('crm:1', 'mail:1')`)
+	exec(t, pool, `update outbox set tenant_id = 2 where dedupe_key = 'crm:2'`)
+	exec(t, pool, `update outbox set created_at = now() - interval '2 days', type = 'goodbye' where dedupe_key = 'crm:3'`)
+	exec(t, pool, `update outbox set locked_until = now() + interval '1 minute' where dedupe_key = 'mail:2'`)
+	check := func(f Filter, want string) {
+		t.Helper()
+		list, err := List(t.Context(), pool, f, 0, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, r := range list {
+			got = append(got, r.DedupeKey)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("List(%+v) = %s; want %s", f, strings.Join(got, " "), want)
+		}
+	}
+	check(Filter{}, "mail:2 mail:1 crm:3 crm:2 crm:1")
+	check(Filter{Destination: "crm"}, "crm:3 crm:2 crm:1")
+	check(Filter{Statuses: []string{"dead"}}, "mail:1 crm:1")
+	check(Filter{Statuses: []string{"dead", "pending"}, Destination: "mail"}, "mail:2 mail:1")
+	check(Filter{Tenant: 2}, "crm:2")
+	check(Filter{Type: "goodbye"}, "crm:3")
+	check(Filter{Subject: "user-2"}, "mail:2 crm:2")
+	check(Filter{Error: "410"}, "mail:1 crm:1")
+	check(Filter{OlderThan: 24 * time.Hour}, "crm:3")
+	check(Filter{NewerThan: 24 * time.Hour, Destination: "crm"}, "crm:2 crm:1")
+	check(Filter{IDs: []int64{-5}}, "")
+	first, err := List(t.Context(), pool, Filter{}, 0, 2)
+	if err != nil || len(first) != 2 || !first[0].Leased || first[0].Due || first[1].Due || first[1].Leased {
+		t.Fatalf("first page = %+v, %v; want a leased and a dead one", first, err)
+	}
+	second, err := List(t.Context(), pool, Filter{}, first[1].ID, 2)
+	if err != nil || len(second) != 2 || second[0].DedupeKey != "crm:3" || !second[0].Due {
+		t.Errorf("second page = %+v, %v; want it to start with crm:3, due", second, err)
+	}
+	groups, err := Count(t.Context(), pool, Filter{})
+	if got := fmt.Sprint(groups); err != nil || got != "[{crm dead 1} {crm pending 2} {mail dead 1} {mail pending 1}]" {
+		t.Errorf("Count = %s, %v", got, err)
+	}
+}
+
+func TestShow(t *testing.T) {
+	pool := pgtest.New(t)
+	q := newQueue(t, pool)
+	insert(t, pool, "crm", 1)
+	r := result(claim(t, q, "crm", 1)[0], pipeline.Dead)
+	r.Error, r.HTTPStatus, r.StartedAt, r.Latency = "HTTP 410", 410, time.Now(), 30*time.Millisecond
+	finish(t, q, r)
+	row, attempts, err := Show(t.Context(), pool, r.MessageID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if row.Status != "dead" || row.Attempts != 1 || row.LastError != "HTTP 410" || row.FinishedAt == nil || string(row.Payload) != `{"i": 1}` || row.RuleID != "welcome" {
+		t.Errorf("row = %+v", row)
+	}
+	if len(attempts) != 1 || attempts[0].Number != 1 || attempts[0].HTTPStatus != 410 || attempts[0].Status != "dead" || attempts[0].Latency.Round(time.Millisecond) != 30*time.Millisecond {
+		t.Errorf("attempts = %+v", attempts)
+	}
+	if _, _, err := Show(t.Context(), pool, -1); !errors.Is(err, ErrNoMessage) {
+		t.Errorf("Show(-1) = %v; want ErrNoMessage", err)
+	}
+}
+
+// An operator's retry starts a final message anew, under its old idempotency key and as another redrive.
+func TestRetry(t *testing.T) {
+	pool := pgtest.New(t)
+	q := newQueue(t, pool)
+	insert(t, pool, "crm", 5)
+	leases := claim(t, q, "crm", 4)
+	failed := result(leases[1], pipeline.Failed)
+	failed.RetryIn = time.Hour
+	finish(t, q, result(leases[0], pipeline.Dead), failed, result(leases[2], pipeline.Sent))
+	// The fourth is leased, the fifth due.
+	n, last, err := Retry(t.Context(), pool, Filter{Statuses: []string{"dead", "failed", "sent", "pending"}}, 0, 3)
+	if err != nil || n != 3 || last != leases[2].ID {
+		t.Fatalf("Retry = %d, last %d, %v; want 3, up to %d", n, last, err, leases[2].ID)
+	}
+	n, _, err = Retry(t.Context(), pool, Filter{Statuses: []string{"dead", "failed", "sent", "pending"}}, last, 3)
+	if err != nil || n != 1 {
+		t.Fatalf("Retry after %d = %d, %v; want the fifth: the fourth is leased", last, n, err)
+	}
+	for i, want := range []string{"pending 0 1", "failed 1 0", "pending 0 1", "pending 1 0", "pending 0 0"} {
+		if got := value(t, pool, `select concat_ws(' ', status, attempts, redrives) from outbox where dedupe_key = 'crm:' || $1`, fmt.Sprint(i+1)); got != want {
+			t.Errorf("message %d = %s; want %s", i+1, got, want)
+		}
+	}
+	again := claim(t, q, "crm", 10)
+	if len(again) != 4 || again[0].ID != leases[0].ID || again[0].Redrives != 1 || again[0].IdempotencyKey != leases[0].IdempotencyKey {
+		t.Errorf("claimed %+v; want all but the leased one, the first as redrive 1 with its old key", again)
+	}
+}
+
+// A discarded message is final; whoever had it under a lease changes nothing any more.
+func TestDiscard(t *testing.T) {
+	pool := pgtest.New(t)
+	q := newQueue(t, pool)
+	insert(t, pool, "crm", 3)
+	leases := claim(t, q, "crm", 2)
+	dead := result(leases[0], pipeline.Dead)
+	dead.Error = "HTTP 410"
+	finish(t, q, dead)
+	if n, _, err := Discard(t.Context(), pool, Filter{Destination: "crm"}, 0, 10); err != nil || n != 3 {
+		t.Fatalf("Discard = %d, %v; want 3", n, err)
+	}
+	if late := finish(t, q, result(leases[1], pipeline.Sent)); late != 1 {
+		t.Errorf("the worker's result: late = %d; want it refused", late)
+	}
+	got := value(t, pool, `select string_agg(concat_ws(' ', status, finished_at is not null, last_error), ', ' order by message_id) from outbox`)
+	if want := "skipped t discarded by an operator; before: HTTP 410, skipped t discarded by an operator, skipped t discarded by an operator"; got != want {
+		t.Errorf("rows = %s\nwant %s", got, want)
+	}
+	if n, _, err := Discard(t.Context(), pool, Filter{}, 0, 10); err != nil || n != 0 {
+		t.Errorf("Discard of what is final = %d, %v; want 0", n, err)
+	}
+}
