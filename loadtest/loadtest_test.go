@@ -389,7 +389,8 @@ func TestTypes(t *testing.T) {
 	if _, err := exec.LookPath("npm"); err != nil {
 		t.Fatalf("%v: the type check needs Node.js 18 or newer with npm (\"make test\" installs them on Debian)", err)
 	}
-	if _, err := os.Stat("node_modules/typescript"); err != nil {
+	// Missing, or not those of package.json.
+	if err := exec.CommandContext(t.Context(), "npm", "ls").Run(); err != nil {
 		run("npm", "ci", "--no-audit", "--no-fund")
 	}
 	run("npx", "--no-install", "tsc", "--noEmit", "-p", ".")
