@@ -58,6 +58,9 @@ func startChild(ctx context.Context, dir, name, ready string, extra []string, ar
 		select {
 		case err := <-c.done:
 			c.done <- err
+			if c.readLog(ready) { // it said so just before
+				return c, nil
+			}
 			return nil, fmt.Errorf("the %s ended at its start: %w\n%s", name, err, lastLines(c.log, 5))
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
