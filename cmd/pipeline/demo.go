@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -227,13 +229,16 @@ func (r *demoReport) print(w io.Writer) {
 		}
 		fmt.Fprintf(w, "                    %s: %s\n", line.Field, line.Reason)
 	}
-	fmt.Fprintf(w, `
-  decided   %6d messages: %d signups, each welcomed once; %d purchases of 500.00 or more, at most one alert in 15 minutes
-  = sent    %6d   (the receiver got %d requests: failed %d of them, lost the answer to %d, knew %d by their key)
+	fmt.Fprintf(w, "\n  decided   %6d messages, out of %d signups, %d purchases of 500.00 or more and %d carts left behind over the day:\n",
+		r.outbox.total(), r.day.signups, r.day.big, r.day.carts)
+	for _, labels := range slices.Sorted(maps.Keys(r.metrics["pipeline_evaluate_decided_messages_total"])) {
+		fmt.Fprintf(w, "            %6.0f   %s\n", r.metrics["pipeline_evaluate_decided_messages_total"][labels], labels)
+	}
+	fmt.Fprintf(w, `  = sent    %6d   (the receiver got %d requests: failed %d of them, lost the answer to %d, knew %d by their key)
   + later   %6d   (in the grace of their rule)
   + skipped %6d
   + dead    %6d
 
-`, r.outbox.total(), r.day.signups, r.day.big, r.outbox.sent, r.receiver.Requests, r.receiver.Failed, r.receiver.AnswersLost, r.receiver.Duplicates,
+`, r.outbox.sent, r.receiver.Requests, r.receiver.Failed, r.receiver.AnswersLost, r.receiver.Duplicates,
 		r.outbox.later, r.outbox.skipped, r.outbox.dead)
 }

@@ -19,7 +19,7 @@ type shopDay struct {
 	// valid counts distinct events that can be stored; repeats are sent again with the same id and time, as clients do
 	// after a lost answer; bad can never be stored.
 	valid, repeats, bad int
-	signups, big        int
+	signups, big, carts int
 }
 
 // bigPurchase is from how many cents on the sample rules tell the sales team.
@@ -122,7 +122,8 @@ func (v *shopVisit) play(d *shopDay, number int) {
 	}
 	v.add("checkout_started", later(), v, map[string]any{"cart_id": "c-" + v.visitor})
 	if v.random.Float64() < 0.5 {
-		return // an abandoned cart
+		d.carts++
+		return
 	}
 	v.add("purchase_completed", later(), v, map[string]any{"order_id": "o-" + v.visitor, "amount_cents": total, "currency": "EUR"})
 	if total >= bigPurchase {

@@ -67,7 +67,7 @@ func TestFailuresAreRetriedOrDead(t *testing.T) {
 		case "/410":
 			w.WriteHeader(410)
 		case "/302":
-			http.Redirect(w, r, "/followed", 302)
+			http.Redirect(w, r, "/followed", http.StatusFound)
 		case "/followed":
 			t.Error("a redirect was followed")
 		case "/huge":
