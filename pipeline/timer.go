@@ -35,3 +35,27 @@ type Held struct {
 	Count   int64
 	Since   time.Time
 }
+
+// Rate is what the stage that watches the clock has to know of a rule about how much happens.
+type Rate struct {
+	// Metric names the rule's counts and states. It changes with what is counted.
+	Metric string
+	// Rule is the rule's name, for people.
+	Rule string
+	// Tenants are those that the rule is for; nil for all.
+	Tenants []int32
+	// Window is what is judged, Every how often, and Settle how long after its end.
+	Window, Every, Settle time.Duration
+	// Periods are the windows before it that it is compared with: ends of windows, for the end of one.
+	Periods func(end time.Time) []time.Time
+	// Inhibitors are the metrics of rules that, while they fire, keep this one from firing.
+	Inhibitors []string
+}
+
+// Sample is what happened in one window.
+type Sample struct {
+	// N and X are denominator and numerator.
+	N, X float64
+	// Usable says that it can be compared with: something was counted, and the rule did not fire.
+	Usable bool
+}

@@ -29,7 +29,7 @@ rules:
 `)
 	destinations := writeFile(t, "d.yaml", "destinations:\n  - {name: welcome, url: 'https://example.com', secret_env: S}\n")
 	t.Setenv("S", "0123456789abcdef0123456789abcdef")
-	check(0, "ok: 3 rules, 5 tests passed, 0 warnings", "check", "../../rules/shop.yaml")
+	check(0, "ok: 4 rules, 5 tests passed, 0 warnings", "check", "../../rules/shop.yaml")
 	check(0, "5 tests passed", "test", "../../rules/shop.yaml")
 	check(1, `unknown key "onwer"; did you mean "owner"?`, "check", bad)
 	check(1, "1 message", "check", failing)

@@ -286,6 +286,7 @@ func (regexLiterals) Validate(_ *cel.Env, _ cel.ValidatorConfig, a *ast.AST, iss
 type vars struct {
 	event  *record
 	digest *object
+	rate   *object
 	// key and since are those of an absence rule's timer.
 	key   string
 	since time.Time
@@ -297,6 +298,8 @@ func (v *vars) ResolveName(name string) (any, bool) {
 		return v.event, v.event != nil
 	case "digest":
 		return v.digest, v.digest != nil
+	case "rate":
+		return v.rate, v.rate != nil
 	case "key":
 		return types.String(v.key), true
 	case "since":

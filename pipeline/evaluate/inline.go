@@ -221,6 +221,9 @@ func (r *rule) settles() time.Duration {
 	if a := r.absence; a != nil {
 		d += a.Within + a.grace
 	}
+	if a := r.rate; a != nil {
+		d += a.Window + a.Settle
+	}
 	return d
 }
 

@@ -1,6 +1,7 @@
 package evaluate
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -35,8 +36,9 @@ type Set struct {
 	every    *index
 	warnings LoadErrors
 	// byState finds a rule by what its state is kept under, byTimer by the name of its timers.
-	byState, byTimer map[string]*rule
-	absences         []pipeline.Absence
+	byState, byTimer, byMetric map[string]*rule
+	absences                   []pipeline.Absence
+	rates                      []pipeline.Rate
 	// fingerprint changes with the content of the rules.
 	fingerprint string
 }
@@ -64,6 +66,8 @@ const (
 	cancels
 	// goesOn is an event that shows that its key is not idle.
 	goesOn
+	numerator
+	denominator
 )
 
 // Load reads a rules file, or every *.yaml and *.yml file of a folder. The error, if any, is LoadErrors and holds
@@ -131,7 +135,7 @@ func (s *Set) Warnings() LoadErrors { return s.warnings }
 
 func (s *Set) index() {
 	s.every, s.byTenant = &index{byName: map[string][]listener{}}, map[int32]*index{}
-	s.byState, s.byTimer = map[string]*rule{}, map[string]*rule{}
+	s.byState, s.byTimer, s.byMetric = map[string]*rule{}, map[string]*rule{}, map[string]*rule{}
 	h := sha256.New()
 	for _, r := range s.rules {
 		fmt.Fprintln(h, r.name, r.hash)
@@ -143,7 +147,13 @@ func (s *Set) index() {
 			s.byTimer[r.absence.Timer] = r
 			s.absences = append(s.absences, r.absence.Absence)
 		}
+		if r.rate != nil {
+			s.byMetric[r.rate.Metric] = r
+			s.rates = append(s.rates, r.rate.Rate)
+		}
 	}
+	// Those that keep others from firing come first, so that they are judged first.
+	slices.SortStableFunc(s.rates, func(a, b pipeline.Rate) int { return cmp.Compare(len(a.Inhibitors), len(b.Inhibitors)) })
 	s.fingerprint = hex.EncodeToString(h.Sum(nil)[:6])
 	for _, r := range s.rules {
 		for _, t := range r.tenants {
@@ -229,6 +239,29 @@ func (l *loader) file(root *yaml.Node) {
 		ids[r.id] = n.Line
 		l.rules = append(l.rules, r)
 	}
+	l.inhibitors()
+}
+
+// inhibitors finds the rules that others name in inhibited_by.
+func (l *loader) inhibitors() {
+	metrics := map[string]string{}
+	for _, r := range l.rules {
+		if r.rate != nil && !r.off {
+			metrics[r.id] = r.rate.Metric
+		}
+	}
+	for _, r := range l.rules {
+		if r.rate == nil {
+			continue
+		}
+		for _, id := range r.rate.inhibitedBy {
+			m, ok := metrics[id]
+			if !ok || id == r.id {
+				r.rate.inhibitPlace.fault("inhibited_by", "%q is no other rate rule of this file%s", id, didYouMean(id, slices.Collect(maps.Keys(metrics))))
+			}
+			r.rate.Inhibitors = append(r.rate.Inhibitors, m)
+		}
+	}
 }
 
 // name reads a name that is used in keys, metrics and paths.
@@ -295,7 +328,7 @@ func (l *loader) scope(on []string, variables map[string]*types.Type) *scope {
 		return sc
 	}
 	fields := maps.Clone(eventFields)
-	objs := objects{"event": fields, "digest": digestFields}
+	objs := objects{"event": fields, "digest": digestFields, "rate": rateFields}
 	props := types.NewMapType(types.StringType, types.DynType)
 	if union := l.properties(on); union != nil {
 		objs["properties"] = map[string]*types.FieldType{}

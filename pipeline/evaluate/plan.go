@@ -21,6 +21,7 @@ type Plan struct {
 	looked     []int
 	candidates []candidate
 	marks      []mark
+	counts     []count
 	failures   []failure
 
 	record record
@@ -103,9 +104,12 @@ func (p *Plan) one(i int, l listener) {
 			return
 		}
 	}
-	if l.role == decides {
+	switch l.role {
+	case decides:
 		p.candidate(i, l.rule)
-	} else {
+	case numerator, denominator:
+		p.counts = append(p.counts, count{l.rule, i, &p.events[i], l.role})
+	default:
 		p.mark(i, l)
 	}
 }

@@ -89,13 +89,20 @@ func (p *Plan) Record(ctx context.Context, tx pgx.Tx, stored []bool) error {
 			marks = append(marks, m)
 		}
 	}
-	return p.write(ctx, tx, work{cands, marks})
+	tallied := make([]count, 0, len(p.counts))
+	for _, c := range p.counts {
+		if stored[c.batch] {
+			tallied = append(tallied, c)
+		}
+	}
+	return p.write(ctx, tx, work{cands, marks, tallied})
 }
 
 // work is what one call writes.
 type work struct {
-	cands []candidate
-	marks []mark
+	cands  []candidate
+	marks  []mark
+	counts []count
 }
 
 // only is the part of the work that keep wants.
@@ -111,10 +118,15 @@ func (w work) only(keep func(*rule) bool) work {
 			out.marks = append(out.marks, m)
 		}
 	}
+	for _, c := range w.counts {
+		if keep(c.rule) {
+			out.counts = append(out.counts, c)
+		}
+	}
 	return out
 }
 
-func (w work) size() int { return len(w.cands) + len(w.marks) }
+func (w work) size() int { return len(w.cands) + len(w.marks) + len(w.counts) }
 
 func (w work) rules() map[*rule]bool {
 	rules := map[*rule]bool{}
@@ -123,6 +135,9 @@ func (w work) rules() map[*rule]bool {
 	}
 	for _, m := range w.marks {
 		rules[m.rule] = true
+	}
+	for _, c := range w.counts {
+		rules[c.rule] = true
 	}
 	return rules
 }
@@ -296,6 +311,9 @@ func (w work) run(ctx context.Context, tx pgx.Tx) ([]int, error) {
 			})
 			return err
 		})
+	}
+	if len(w.counts) > 0 {
+		queueRollup(&b, w.counts) // last: the current minute is the hottest row of all
 	}
 	err := tx.SendBatch(ctx, &b).Close()
 	if dataError(err) {

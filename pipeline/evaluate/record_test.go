@@ -69,7 +69,7 @@ func query(t testing.TB, db *pgxpool.Pool, sql string, args ...any) []string {
 	return out
 }
 
-func count(t testing.TB, db *pgxpool.Pool, sql string, args ...any) int {
+func countRows(t testing.TB, db *pgxpool.Pool, sql string, args ...any) int {
 	t.Helper()
 	var n int
 	if err := db.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
@@ -216,7 +216,7 @@ func TestCapIsASlidingWindow(t *testing.T) {
 	}
 	sent := func(want int) {
 		t.Helper()
-		if got := count(t, db, `select count(*) from outbox where subject_key = 'u'`); got != want {
+		if got := countRows(t, db, `select count(*) from outbox where subject_key = 'u'`); got != want {
 			t.Fatalf("%d sent, want %d", got, want)
 		}
 	}
@@ -242,7 +242,7 @@ func TestDedupeForExpires(t *testing.T) {
 	for range 2 {
 		mustCommit(t, db, e, event("x", "u", ""))
 	}
-	if got := count(t, db, `select count(*) from outbox`); got != 1 {
+	if got := countRows(t, db, `select count(*) from outbox`); got != 1 {
 		t.Fatalf("%d sent, want 1", got)
 	}
 	if _, err := db.Exec(t.Context(), `update dedupe_keys set expires_at = now() - interval '1 second'`); err != nil {
@@ -251,7 +251,7 @@ func TestDedupeForExpires(t *testing.T) {
 	for range 2 {
 		mustCommit(t, db, e, event("x", "u", ""))
 	}
-	if got := count(t, db, `select count(*) from outbox`); got != 2 {
+	if got := countRows(t, db, `select count(*) from outbox`); got != 2 {
 		t.Fatalf("%d sent after the key ran out, want 2", got)
 	}
 }
@@ -294,10 +294,10 @@ func TestARuleThatPostgreSQLRefuses(t *testing.T) {
 		events = append(events, event("x", fmt.Sprint("u", i), ""))
 	}
 	mustCommit(t, db, e, events...)
-	if got := count(t, db, `select count(*) from outbox where rule_id = 't/good'`); got != 100 {
+	if got := countRows(t, db, `select count(*) from outbox where rule_id = 't/good'`); got != 100 {
 		t.Errorf("%d decisions of the good rule, want 100", got)
 	}
-	if got := count(t, db, `select count(*) from outbox where rule_id <> 't/good'`); got != 0 {
+	if got := countRows(t, db, `select count(*) from outbox where rule_id <> 't/good'`); got != 0 {
 		t.Errorf("%d decisions of the others, want 0", got)
 	}
 	for _, rule := range []string{"t/nul", "t/nulkey"} {
@@ -326,7 +326,7 @@ func TestDecisionsCommitWithTheBatch(t *testing.T) {
 	}
 	tx.Rollback(t.Context())
 	mustCommit(t, db, e, events...)
-	if got := count(t, db, `select count(*) from outbox`); got != 1 {
+	if got := countRows(t, db, `select count(*) from outbox`); got != 1 {
 		t.Fatalf("%d rows, want 1", got)
 	}
 }

@@ -25,6 +25,8 @@ type Replay struct {
 	ledger   map[ledgerKey]time.Time
 	subjects map[subjectKey]*subject
 	timers   map[timerKey]*replayTimer
+	rates    map[rateKey]*replayRate
+	minutes  map[minuteKey]counts
 	decided  []*Decided
 	failures []Failed
 }
@@ -87,7 +89,8 @@ type replayTimer struct {
 func NewReplay(cfg Config, set *Set, start time.Time) *Replay {
 	e := &Engine{cfg: cfg, metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.NewTextHandler(io.Discard, nil)), onDecided: func(int) {}, tallies: map[string]*tally{}}
 	e.set.Store(set)
-	return &Replay{engine: e, now: start, ledger: map[ledgerKey]time.Time{}, subjects: map[subjectKey]*subject{}, timers: map[timerKey]*replayTimer{}}
+	return &Replay{engine: e, now: start, ledger: map[ledgerKey]time.Time{}, subjects: map[subjectKey]*subject{}, timers: map[timerKey]*replayTimer{},
+		rates: map[rateKey]*replayRate{}, minutes: map[minuteKey]counts{}}
 }
 
 // Feed moves the clock to at and stores events then, all of them new. It keeps them.
@@ -99,6 +102,9 @@ func (r *Replay) Feed(events []pipeline.Event, at time.Time) {
 	}
 	for _, m := range p.marks {
 		r.mark(m)
+	}
+	for _, c := range p.counts {
+		r.count(c)
 	}
 	r.decide(p)
 }
@@ -281,6 +287,73 @@ func (r *Replay) recheck(of *rule, k timerKey, anchor, latest time.Time) string 
 		return skipSuperseded
 	}
 	return ""
+}
+
+type rateKey struct {
+	metric string
+	tenant int32
+}
+
+// replayRate is a row of rate_states with its firings.
+type replayRate struct {
+	state   rateState
+	firings [][2]time.Time
+}
+
+// count is what rollupSQL does. The first event of a tenant starts the windows.
+func (r *Replay) count(c count) {
+	k, i := c.place()
+	sum := r.minutes[k]
+	sum[i]++
+	r.minutes[k] = sum
+	rk := rateKey{k.metric, k.tenant}
+	if r.rates[rk] == nil {
+		r.rates[rk] = &replayRate{}
+		r.window(c.rule, rk, r.now.Add(-c.rule.rate.Settle).Truncate(c.rule.rate.Every).Add(c.rule.rate.Every))
+	}
+}
+
+// window judges the window that ends at end, once it has settled, and then the next.
+func (r *Replay) window(of *rule, k rateKey, end time.Time) {
+	a := of.rate
+	r.later(end.Add(a.Settle), func() {
+		rr := r.rates[k]
+		cur := r.sample(of, k, end)
+		var before []pipeline.Sample
+		for _, e := range a.Periods(end) {
+			before = append(before, r.sample(of, k, e))
+		}
+		inhibited := slices.ContainsFunc(a.Inhibitors, func(m string) bool {
+			other := r.rates[rateKey{m, k.tenant}]
+			return other != nil && other.state.firing()
+		})
+		p := &Plan{recorder: recorder{engine: r.engine}}
+		was := rr.state
+		rr.state = p.judge(of, k.tenant, was, end, cur, before, inhibited)
+		if rr.state.firing() && !was.firing() {
+			rr.firings = append(rr.firings, [2]time.Time{end})
+		} else if was.firing() && !rr.state.firing() {
+			rr.firings[len(rr.firings)-1][1] = end
+		}
+		r.decide(p)
+		r.window(of, k, end.Add(a.Every))
+	})
+}
+
+// sample is what sampleSQL does.
+func (r *Replay) sample(of *rule, k rateKey, end time.Time) (s pipeline.Sample) {
+	start := end.Add(-of.rate.Window)
+	for at := start; at.Before(end); at = at.Add(time.Minute) {
+		if c, ok := r.minutes[minuteKey{k.metric, k.tenant, at}]; ok {
+			s.N, s.X, s.Usable = s.N+float64(c[0]), s.X+float64(c[1]), true
+		}
+	}
+	for _, f := range r.rates[k].firings {
+		if f[0].Before(end) && (f[1].IsZero() || f[1].After(start)) {
+			s.Usable = false
+		}
+	}
+	return s
 }
 
 func (r *Replay) later(at time.Time, do func()) {

@@ -41,6 +41,7 @@ type rule struct {
 	digest    *template
 
 	absence *absence
+	rate    *rate
 	tests   []*inlineTest
 }
 
@@ -76,6 +77,8 @@ var ruleKeys = []string{"id", "kind", "state", "owner", "response", "description
 var kindKeys = map[string][]string{
 	"event":   {"on", "match", "subject", "dedupe_key"},
 	"absence": {"trigger", "cancel", "activity", "key", "within", "lookback", "grace", "anchor", "once_per", "recheck", "subject"},
+	"rate": {"numerator", "denominator", "count", "window", "every", "settle", "baseline", "minimum", "fire", "clear", "no_data",
+		"inhibited_by", "repeat", "severity"},
 }
 
 func (l *loader) rule(n *yaml.Node, i int) *rule {
@@ -93,7 +96,7 @@ func (l *loader) rule(n *yaml.Node, i int) *rule {
 			head.where = where
 		}
 	}
-	r.kind = head.oneOf("kind", "event", "absence")
+	r.kind = head.oneOf("kind", "event", "absence", "rate")
 	c := l.src.section(n, where, append(slices.Clone(ruleKeys), kindKeys[r.kind]...)...)
 	r.name = l.ruleset + "/" + r.id
 	r.hash = hashNode(n, l.defaults)
@@ -103,6 +106,8 @@ func (l *loader) rule(n *yaml.Node, i int) *rule {
 		l.eventRule(r, c)
 	case "absence":
 		l.absenceRule(r, c)
+	case "rate":
+		l.rateRule(r, c)
 	}
 	l.tests(r, c)
 	return r

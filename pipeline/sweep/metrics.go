@@ -7,6 +7,7 @@ type Metrics struct {
 	fired   *prometheus.CounterVec
 	expired *prometheus.CounterVec
 	seeded  *prometheus.CounterVec
+	windows *prometheus.CounterVec
 	late    *prometheus.GaugeVec
 	errors  *prometheus.CounterVec
 	seconds prometheus.Histogram
@@ -21,13 +22,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Timers that were due for longer than their rule's lookback, and so never fired."}, []string{"rule"}),
 		seeded: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_sweep_seed_events_total",
 			Help: "Stored events read to make the timers of a rule that came into force."}, []string{"rule"}),
+		windows: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_sweep_judged_windows_total",
+			Help: "Windows of rate rules that were judged, missed ones included."}, []string{"rule"}),
 		late: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_sweep_oldest_due_seconds",
 			Help: "For how long the oldest timer taken by the last look had been due; 0 if none was. Alert above 300."}, []string{"rule"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_sweep_errors_total",
-			Help: "Failures, which are tried again at the next look, by task: seed, absence, digest, clean."}, []string{"task"}),
+			Help: "Failures, which are tried again at the next look, by task: seed, absence, digest, rate, clean."}, []string{"task"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pipeline_sweep_duration_seconds",
 			Help: "Time of one look at everything that is due.", Buckets: prometheus.ExponentialBuckets(0.0005, 3, 11)}),
 	}
-	reg.MustRegister(m.fired, m.expired, m.seeded, m.late, m.errors, m.seconds)
+	reg.MustRegister(m.fired, m.expired, m.seeded, m.windows, m.late, m.errors, m.seconds)
 	return m
 }

@@ -1,5 +1,5 @@
-// Package sweep makes the decisions that no event triggers: timers of absence rules that have run out, and digests of
-// what cooldown and cap held back.
+// Package sweep makes the decisions that no event triggers: timers of absence rules that have run out, digests of
+// what cooldown and cap held back, and rate rules.
 //
 // Any number of nodes may sweep at once: each takes rows under SKIP LOCKED, and a decision commits together with the
 // mark that it is made, so a crash between leaves a row due, and none is decided twice. A tick costs what is due, not
@@ -26,6 +26,9 @@ type Rules interface {
 	Fire(ctx context.Context, tx pgx.Tx, timer string, due []pipeline.Due) (committed func(), err error)
 	Seed(ctx context.Context, tx pgx.Tx, timer string, events []pipeline.Event) error
 	Digest(ctx context.Context, tx pgx.Tx, held []pipeline.Held) (committed func(), err error)
+	Rates() []pipeline.Rate
+	Judge(ctx context.Context, tx pgx.Tx, metric string, tenant int32, end time.Time, cur pipeline.Sample, before []pipeline.Sample,
+		state []byte, inhibited bool) (next []byte, firing bool, committed func(), err error)
 }
 
 // Config of the stage.
@@ -121,10 +124,17 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 		try("absence", s.absence(ctx, a))
 	}
 	try("digest", s.digests(ctx))
+	rates := s.rules.Rates()
+	for _, r := range rates {
+		try("rate", s.rate(ctx, r))
+	}
 	if time.Since(s.cleaned) >= s.cfg.CleanEvery {
 		s.cleaned = time.Now()
 		for _, a := range absences {
 			try("clean", s.clean(ctx, a))
+		}
+		for _, r := range rates {
+			try("clean", s.cleanRate(ctx, r))
 		}
 	}
 	return errors.Join(errs...)
