@@ -14,20 +14,9 @@ import (
 // answer writes what became of each event. verdicts belong to the events that passed the door, refused to those that
 // did not; indexes in the answer count from 0 over the whole request.
 func answer(ctx exchange, refused []refusal, verdicts []pipeline.Verdict, all bool) {
-	var stored, duplicate int
-	rejected := len(refused)
-	for i := range verdicts {
-		switch verdicts[i].Outcome {
-		case pipeline.Stored:
-			stored++
-		case pipeline.Duplicate:
-			duplicate++
-		default:
-			rejected++
-		}
-	}
-	b := make([]byte, 0, 128+32*(duplicate+rejected))
-	if rejected > 0 && stored+duplicate == 0 {
+	o := count(refused, verdicts)
+	b := make([]byte, 0, 128+32*(o.duplicate+o.rejected))
+	if o.rejected > 0 && o.stored+o.duplicate == 0 {
 		status := ctx.shape.status(422)
 		ctx.SetStatusCode(status)
 		ctx.Response.Header.SetContentType("application/problem+json")
@@ -39,12 +28,19 @@ func answer(ctx exchange, refused []refusal, verdicts []pipeline.Verdict, all bo
 		ctx.Response.Header.SetContentType("application/json")
 		b = append(b, ctx.shape.head...)
 	}
+	b, _ = appendOutcome(b, refused, verdicts, 0, all)
+	ctx.Response.SetBodyRaw(append(b, "}\n"...))
+}
+
+// appendOutcome appends the members stored, duplicate, rejected and events. Indexes count from base.
+func appendOutcome(b []byte, refused []refusal, verdicts []pipeline.Verdict, base int, all bool) ([]byte, outcome) {
+	o := count(refused, verdicts)
 	b = append(b, `"stored":`...)
-	b = strconv.AppendInt(b, int64(stored), 10)
+	b = strconv.AppendInt(b, int64(o.stored), 10)
 	b = append(b, `,"duplicate":`...)
-	b = strconv.AppendInt(b, int64(duplicate), 10)
+	b = strconv.AppendInt(b, int64(o.duplicate), 10)
 	b = append(b, `,"rejected":`...)
-	b = strconv.AppendInt(b, int64(rejected), 10)
+	b = strconv.AppendInt(b, int64(o.rejected), 10)
 	b = append(b, `,"events":[`...)
 	first := true
 	list := func(index int, result, field, reason string) {
@@ -52,7 +48,7 @@ func answer(ctx exchange, refused []refusal, verdicts []pipeline.Verdict, all bo
 			b = append(b, ',')
 		}
 		first = false
-		b = appendVerdict(b, index, result, field, reason)
+		b = appendVerdict(b, base+index, result, field, reason)
 	}
 	index := 0
 	for i := range verdicts {
@@ -77,8 +73,23 @@ func answer(ctx exchange, refused []refusal, verdicts []pipeline.Verdict, all bo
 	for i := range refused {
 		list(refused[i].index, "rejected", refused[i].field, refused[i].reason)
 	}
-	b = append(b, "]}\n"...)
-	ctx.Response.SetBodyRaw(b)
+	return append(b, ']'), o
+}
+
+// count counts the verdicts of the door and of the database together.
+func count(refused []refusal, verdicts []pipeline.Verdict) outcome {
+	o := outcome{events: len(refused) + len(verdicts), rejected: len(refused)}
+	for i := range verdicts {
+		switch verdicts[i].Outcome {
+		case pipeline.Stored:
+			o.stored++
+		case pipeline.Duplicate:
+			o.duplicate++
+		default:
+			o.rejected++
+		}
+	}
+	return o
 }
 
 // answerAccepted is the answer to Prefer: respond-async.

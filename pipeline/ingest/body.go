@@ -59,9 +59,7 @@ type failure struct {
 
 // release gives the memory back for other requests.
 func (r *reader) release(b *body) {
-	r.inUse.Add(int64(-b.reserved))
-	r.metrics.reading.Set(float64(r.inUse.Load()))
-	b.reserved = 0
+	r.unreserve(b)
 	// Large ones are rare, and would pin memory.
 	const keep = 1 << 20
 	if cap(b.text) > keep {
@@ -174,10 +172,7 @@ func (r *reader) gunzip(b *body, wire *counted) ([]byte, error) {
 	if !r.reserve(b, 64<<10) { // the decompressor's own window and tables
 		return b.text, errFull
 	}
-	z, _ := r.gzips.Get().(*gzip.Reader)
-	if z == nil {
-		z = new(gzip.Reader)
-	}
+	z := r.gzip()
 	defer r.gzips.Put(z)
 	if err := z.Reset(wire); err != nil {
 		if errors.Is(err, io.EOF) {
@@ -186,6 +181,15 @@ func (r *reader) gunzip(b *body, wire *counted) ([]byte, error) {
 		return b.text, err
 	}
 	return r.readAll(b, b.text, z, r.cfg.MaxDecodedBytes, -1)
+}
+
+// gzip gives a decompressor, to be put back into gzips.
+func (r *reader) gzip() *gzip.Reader {
+	z, _ := r.gzips.Get().(*gzip.Reader)
+	if z == nil {
+		z = new(gzip.Reader)
+	}
+	return z
 }
 
 // readAll appends all of from to dst, at most the given number of bytes. length is what is expected, -1 if unknown.
@@ -221,6 +225,11 @@ func (r *reader) readAll(b *body, dst []byte, from io.Reader, most, length int) 
 			return dst, err
 		}
 	}
+}
+
+func (r *reader) unreserve(b *body) {
+	r.metrics.reading.Set(float64(r.inUse.Add(int64(-b.reserved))))
+	b.reserved = 0
 }
 
 func (r *reader) reserve(b *body, n int) bool {

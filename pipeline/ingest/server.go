@@ -44,7 +44,8 @@ type Server struct {
 	decoders sync.Pool
 	inFlight atomic.Int64
 	draining atomic.Bool
-	drain    chan struct{} // closed when draining begins
+	drain    context.Context // ends when draining begins
+	shut     context.CancelFunc
 }
 
 // New checks the configuration; the error names everything that is wrong with it.
@@ -52,7 +53,8 @@ func New(cfg Config, buf Buffer, auth Auth, m *Metrics, log *slog.Logger) (*Serv
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, buffer: buf, auth: auth, metrics: m, log: log, limiters: map[int32]*limiter{}, drain: make(chan struct{})}
+	s := &Server{cfg: cfg, buffer: buf, auth: auth, metrics: m, log: log, limiters: map[int32]*limiter{}}
+	s.drain, s.shut = context.WithCancel(context.Background())
 	for tenant, l := range auth.limits {
 		s.limiters[tenant] = newLimiter(l, time.Now())
 	}
@@ -105,7 +107,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	})
 	<-stop.Done()
 	s.draining.Store(true)
-	close(s.drain)
+	s.shut()
 	grace := s.cfg.ReadTimeout + s.cfg.AnswerTimeout + s.cfg.WriteTimeout
 	p.Go(func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
@@ -205,6 +207,8 @@ func (s *Server) route(request *fasthttp.RequestCtx) {
 	case s.inFlight.Load() > int64(s.cfg.Concurrency):
 		retryAfter(ctx, time.Second)
 		problem(ctx, 429, "overloaded", fmt.Sprintf("%d requests are being answered (ingest.concurrency)", s.cfg.Concurrency), -1)
+	case to.kind == "stream":
+		s.stream(ctx)
 	default:
 		s.events(ctx, to.kind)
 	}
@@ -354,7 +358,7 @@ func (s *Server) add(wait context.Context, ctx exchange, events []pipeline.Event
 		t := time.NewTimer(100 * time.Millisecond)
 		select {
 		case <-t.C:
-		case <-s.drain:
+		case <-s.drain.Done():
 			t.Stop()
 			return nil, pipeline.ErrClosed
 		case <-wait.Done():
@@ -366,22 +370,19 @@ func (s *Server) add(wait context.Context, ctx exchange, events []pipeline.Event
 
 // refuse answers for events that the buffer did not take, or whose outcome it does not know.
 func (s *Server) refuse(ctx exchange, tenant int32, err error, n int) {
-	var full *pipeline.Overloaded
-	switch {
-	case errors.Is(err, pipeline.ErrOverloaded):
-		wait := time.Second
-		if errors.As(err, &full) {
-			wait = full.RetryAfter
-		}
-		s.metrics.refusedEvents(tenant, "full", n)
-		retryAfter(ctx, wait)
-		problem(ctx, 429, "overloaded", "more events come in than the database stores; nothing of this request was taken, send it again", -1)
-	case errors.Is(err, pipeline.ErrClosed):
-		s.metrics.refusedEvents(tenant, "draining", n)
-		s.unavailable(ctx, err)
-	default:
-		s.unavailable(ctx, err)
+	if cause := refusedAs(err); cause != "" {
+		s.metrics.refusedEvents(tenant, cause, n)
 	}
+	if !errors.Is(err, pipeline.ErrOverloaded) {
+		s.unavailable(ctx, err)
+		return
+	}
+	wait := time.Second
+	if full := (*pipeline.Overloaded)(nil); errors.As(err, &full) {
+		wait = full.RetryAfter
+	}
+	retryAfter(ctx, wait)
+	problem(ctx, 429, "overloaded", "more events come in than the database stores; nothing of this request was taken, send it again", -1)
 }
 
 // unavailable answers 503. The events may or may not be stored, but for ErrClosed, where they are not.

@@ -38,7 +38,7 @@ type route struct {
 
 // routes by path, without a slash at the end.
 var routes = func() map[string]route {
-	m := map[string]route{"/v1/events": {&native, ""}, "/v1/cloudevents": {&cloudevents, ""}}
+	m := map[string]route{"/v1/events": {&native, ""}, "/v1/stream": {&native, "stream"}, "/v1/cloudevents": {&cloudevents, ""}}
 	for path, kind := range segmentPaths {
 		m[path] = route{&segment, kind}
 	}

@@ -1,0 +1,432 @@
+package ingest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"sluice/pipeline"
+)
+
+// streamBytes is how much of a stream is read ahead while the events before it are written. Together with the chunk
+// that is being written, as long or as long as the longest line, it is what a stream holds in memory.
+const streamBytes = 256 << 10
+
+// stream answers POST /v1/stream: NDJSON of any length, with a line of verdicts for each chunk of it as soon as that is
+// committed. A chunk is what came in while the one before was written, so a slow client gets each event's verdict at
+// once and a fast one gets large batches. Where the pipeline is full, the stream is not read on, instead of refused.
+//
+// One goroutine reads; fasthttp's own calls Read, in which the rest is done, and Close at the end.
+type stream struct {
+	s      *Server
+	tenant int32
+	conn   net.Conn
+
+	// The reader's side. Each of the two channels holds one nudge.
+	mu      sync.Mutex
+	buf     []byte
+	err     error // why no more will come; io.EOF is the end
+	filled  chan struct{}
+	emptied chan struct{}
+	gone    context.Context // ends with Close
+	leave   context.CancelFunc
+	linger  time.Time // set before gone ends: until when the rest is read and dropped
+	reading sync.WaitGroup
+	undo    func() bool // of the hook on the drain
+
+	// The side of Read.
+	body     body // counts the memory
+	chunk    []byte
+	skipping bool // the rest of a line that is too long
+	total    outcome
+	out      []byte
+	sent     int
+	ended    bool
+}
+
+// outcome counts verdicts.
+type outcome struct{ events, stored, duplicate, rejected int }
+
+// stream opens the answer; everything else happens while it is written.
+func (s *Server) stream(ctx exchange) {
+	header := &ctx.Request.Header
+	tenant, known := s.auth.tenant(credentials(header.Peek("Authorization"), header.Peek("X-Write-Key")))
+	if !s.admit(ctx, tenant, known) {
+		return
+	}
+	if lines, ok := mediaType(header.ContentType()); !ok || !lines {
+		ctx.Response.Header.Set("Accept", "application/x-ndjson")
+		problem(ctx, 415, "unsupported-media-type", fmt.Sprintf("Content-Type %q is not that of a stream, application/x-ndjson", cut(header.ContentType())), -1)
+		return
+	}
+	st := &stream{s: s, tenant: tenant, conn: ctx.Conn(), filled: make(chan struct{}, 1), emptied: make(chan struct{}, 1)}
+	var from io.Reader = bytes.NewReader(nil)
+	if body := ctx.RequestBodyStream(); body != nil {
+		from = body
+	}
+	from, open, failed := st.source(string(bytes.ToLower(header.ContentEncoding())), from, header.ContentLength())
+	if failed != nil {
+		s.fail(ctx, failed)
+		return
+	}
+	st.gone, st.leave = context.WithCancel(context.Background())
+	st.undo = context.AfterFunc(s.drain, func() { st.conn.SetReadDeadline(time.Now()) })
+	st.reading.Go(func() { st.read(from, open) })
+	ctx.Response.Header.SetContentType("application/x-ndjson")
+	ctx.Response.ImmediateHeaderFlush = true
+	ctx.Response.SetBodyStream(st, -1)
+}
+
+// source counts the stream's memory and decompresses it. open finishes what cannot be done without reading.
+func (st *stream) source(encoding string, from io.Reader, length int) (io.Reader, func(io.Reader) (io.Reader, func(), error), *failure) {
+	r := st.s.reader
+	need := 2*streamBytes + st.s.cfg.MaxEventBytes
+	plain := func(from io.Reader) (io.Reader, func(), error) { return from, func() {}, nil }
+	open := plain
+	switch encoding {
+	case "", "identity":
+	case "gzip", "x-gzip":
+		need += 64 << 10
+		open = func(from io.Reader) (io.Reader, func(), error) {
+			z := r.gzip()
+			return z, func() { r.gzips.Put(z) }, z.Reset(from)
+		}
+	case "zstd":
+		need += 8 << 20
+		open = func(from io.Reader) (io.Reader, func(), error) {
+			z, err := zstd.NewReader(from, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderLowmem(true))
+			if err != nil {
+				return nil, func() {}, err
+			}
+			return z, z.Close, nil
+		}
+	default:
+		return nil, nil, &failure{415, "unsupported-encoding", fmt.Sprintf("Content-Encoding %q is not known; gzip, zstd and none are", cut([]byte(encoding))), -1}
+	}
+	if !r.reserve(&st.body, need) {
+		return nil, nil, &failure{429, "overloaded", "the bodies of requests fill the memory that is set aside for them (ingest.max-reading-bytes)", -1}
+	}
+	return &patient{st, from, length}, open, nil
+}
+
+// patient gives the client time anew for each piece.
+type patient struct {
+	st   *stream
+	from io.Reader
+	left int // of Content-Length; negative without one
+}
+
+func (p *patient) Read(b []byte) (int, error) {
+	// Close and the drain set deadlines of their own. One of them that came before this one is seen after it.
+	p.st.conn.SetReadDeadline(time.Now().Add(p.st.s.cfg.IdleTimeout))
+	if p.st.gone.Err() != nil {
+		p.st.conn.SetReadDeadline(p.st.linger)
+	} else if p.st.s.drain.Err() != nil {
+		return 0, pipeline.ErrClosed
+	}
+	n, err := p.from.Read(b)
+	p.st.s.metrics.wire.Add(float64(n))
+	if p.left >= 0 {
+		if p.left -= n; err == io.EOF && p.left > 0 {
+			err = io.ErrUnexpectedEOF
+		}
+	}
+	return n, err
+}
+
+// read fills buf until the stream ends.
+func (st *stream) read(wire io.Reader, open func(io.Reader) (io.Reader, func(), error)) {
+	from, done, err := open(wire)
+	defer done()
+	piece := make([]byte, 32<<10)
+	for {
+		var n int
+		if err == nil {
+			n, err = from.Read(piece)
+		}
+		st.mu.Lock()
+		if st.gone.Err() == nil {
+			st.buf = append(st.buf, piece[:n]...)
+		}
+		st.err = err
+		full := len(st.buf) >= streamBytes
+		st.mu.Unlock()
+		nudge(st.filled)
+		if err != nil {
+			return
+		}
+		for full && st.gone.Err() == nil {
+			select {
+			case <-st.emptied:
+			case <-st.gone.Done():
+			}
+			st.mu.Lock()
+			full = len(st.buf) >= streamBytes
+			st.mu.Unlock()
+		}
+	}
+}
+
+func nudge(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// more appends what has come in to chunk, and waits for some where there is none. The error is that of the end.
+func (st *stream) more() error {
+	for {
+		st.mu.Lock()
+		n, err := len(st.buf), st.err
+		st.chunk = append(st.chunk, st.buf...)
+		st.buf = st.buf[:0]
+		st.mu.Unlock()
+		if n > 0 {
+			nudge(st.emptied)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		<-st.filled // the reader always ends with a nudge
+	}
+}
+
+// Read gives the next line of the answer.
+func (st *stream) Read(p []byte) (n int, err error) {
+	if st.sent == len(st.out) {
+		if st.ended {
+			return 0, io.EOF
+		}
+		st.out, st.sent = st.out[:0], 0
+		st.next()
+		st.conn.SetWriteDeadline(time.Now().Add(st.s.cfg.WriteTimeout))
+	}
+	n = copy(p, st.out[st.sent:])
+	st.sent += n
+	return n, nil
+}
+
+// next makes one line of the answer out of the next lines of the stream.
+func (st *stream) next() {
+	defer func() {
+		if p := recover(); p != nil {
+			st.s.metrics.panics.Inc()
+			st.s.log.Error("ingest: panic while answering a stream", "panic", p, "stack", string(debug.Stack()))
+			st.out = st.out[:0]
+			st.end(500, "bug", "the server hit a bug; its log has the details")
+		}
+	}()
+	d := st.s.decoders.Get().(*decoder)
+	defer st.s.decoders.Put(d)
+	for {
+		lines, rest, last, err := st.lines()
+		if err != nil {
+			st.fail(err)
+			return
+		}
+		d.reset(&st.s.cfg, st.tenant, time.Now())
+		if st.skipping {
+			d.refuse("", fmt.Sprintf("the line is longer than %d bytes (ingest.max-event-bytes)", st.s.cfg.MaxEventBytes), "too_long")
+		} else if m := d.lines(lines); m != nil {
+			panic(m.detail) // lines gives no more events than a request may hold
+		}
+		events := d.take()
+		st.s.metrics.decoded.Add(float64(len(lines)))
+		size := len(lines)
+		st.chunk = st.chunk[:copy(st.chunk, rest)]
+		if d.count > 0 {
+			st.s.metrics.receivedEvents(st.tenant, d.count)
+			st.s.metrics.rejectedEvents(st.tenant, d.refused)
+			if !st.write(events, d, size) {
+				return
+			}
+		}
+		if last {
+			st.finish()
+			return
+		}
+		if d.count > 0 {
+			return
+		}
+	}
+}
+
+// lines gives the whole lines that have come in, no more than a request may hold events, and what is left. last says that
+// they end the stream. Of a line that is too long it gives nothing, sets skipping, and drops the rest of it.
+func (st *stream) lines() (lines, rest []byte, last bool, err error) {
+	skipped := st.skipping
+	st.skipping = false
+	for {
+		if end := nthLine(st.chunk, st.s.cfg.MaxEvents); end > 0 {
+			if skipped { // up to here it belongs to the line that was refused already
+				end = bytes.IndexByte(st.chunk, '\n') + 1
+				st.chunk = st.chunk[:copy(st.chunk, st.chunk[end:])]
+				skipped = false
+				continue
+			}
+			return st.chunk[:end], st.chunk[end:], false, nil
+		}
+		if skipped {
+			st.chunk = st.chunk[:0]
+		} else if len(st.chunk) > st.s.cfg.MaxEventBytes {
+			st.skipping = true
+			return nil, nil, false, nil
+		}
+		switch err := st.more(); {
+		case errors.Is(err, io.EOF):
+			if skipped {
+				return nil, nil, true, nil
+			}
+			return st.chunk, nil, true, nil
+		case err != nil:
+			return nil, nil, false, err
+		}
+	}
+}
+
+// nthLine gives the index after the n-th line, or after the last whole one, 0 where there is none.
+func nthLine(b []byte, n int) int {
+	last := bytes.LastIndexByte(b, '\n') + 1
+	if last <= n { // fewer bytes than lines are allowed
+		return last
+	}
+	end := 0
+	for range n {
+		i := bytes.IndexByte(b[end:last], '\n')
+		if i < 0 {
+			break
+		}
+		end += i + 1
+	}
+	return end
+}
+
+// write stores the events and appends the line of their verdicts. It is false where the stream has ended.
+func (st *stream) write(events []pipeline.Event, d *decoder, size int) bool {
+	var verdicts []pipeline.Verdict
+	if len(events) > 0 {
+		var err error
+		if verdicts, err = st.add(events); err != nil {
+			if cause := refusedAs(err); cause != "" {
+				st.s.metrics.refusedEvents(st.tenant, cause, len(events))
+			}
+			st.fail(err)
+			return false
+		}
+	}
+	st.s.limiters[st.tenant].spend(d.count, size)
+	st.out = append(st.out, `{"index":`...)
+	st.out = strconv.AppendInt(st.out, int64(st.total.events), 10)
+	st.out = append(st.out, `,"count":`...)
+	st.out = strconv.AppendInt(st.out, int64(d.count), 10)
+	st.out = append(st.out, ',')
+	var o outcome
+	st.out, o = appendOutcome(st.out, d.refused, verdicts, st.total.events, false)
+	st.out = append(st.out, "}\n"...)
+	st.total.events += o.events
+	st.total.stored += o.stored
+	st.total.duplicate += o.duplicate
+	st.total.rejected += o.rejected
+	return true
+}
+
+// add waits for room as long as the client stays, which TCP then makes wait.
+func (st *stream) add(events []pipeline.Event) ([]pipeline.Verdict, error) {
+	for {
+		pause := st.s.limiters[st.tenant].wait(time.Now())
+		if pause == 0 {
+			wait, cancel := context.WithTimeout(context.Background(), st.s.cfg.AnswerTimeout)
+			verdicts, err := st.s.buffer.Add(wait, events)
+			cancel()
+			if !errors.Is(err, pipeline.ErrOverloaded) {
+				return verdicts, err
+			}
+			pause = 100 * time.Millisecond
+		}
+		t := time.NewTimer(min(pause, time.Second))
+		select {
+		case <-t.C:
+		case <-st.s.drain.Done():
+			t.Stop()
+			return nil, pipeline.ErrClosed
+		}
+	}
+}
+
+// refusedAs is why events were not taken, "" where they may be.
+func refusedAs(err error) string {
+	switch {
+	case errors.Is(err, pipeline.ErrOverloaded):
+		return "full"
+	case errors.Is(err, pipeline.ErrClosed):
+		return "draining"
+	}
+	return ""
+}
+
+// finish appends the last line of a stream that was read to its end.
+func (st *stream) finish() {
+	st.out = append(st.out, `{"done":true,"count":`...)
+	st.out = strconv.AppendInt(st.out, int64(st.total.events), 10)
+	for _, n := range []struct {
+		name  string
+		count int
+	}{{"stored", st.total.stored}, {"duplicate", st.total.duplicate}, {"rejected", st.total.rejected}} {
+		st.out = append(st.out, `,"`+n.name+`":`...)
+		st.out = strconv.AppendInt(st.out, int64(n.count), 10)
+	}
+	st.out = append(st.out, "}\n"...)
+	st.ended = true
+}
+
+// fail ends the stream for a reason of the client's, the network's or the database's.
+func (st *stream) fail(err error) {
+	const again = "; send on from the event at index, which may be stored already"
+	var netErr net.Error
+	switch {
+	case errors.Is(err, pipeline.ErrClosed) || st.s.drain.Err() != nil:
+		st.end(503, "draining", "the server is shutting down; send on from the event at index")
+	case errors.Is(err, context.DeadlineExceeded):
+		st.end(503, "outcome-unknown", "the outcome was not known within "+st.s.cfg.AnswerTimeout.String()+" (ingest.answer-timeout)"+again)
+	case errors.Is(err, pipeline.ErrUnavailable):
+		st.end(503, "unavailable", "the database is away"+again)
+	case errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &netErr) && netErr.Timeout():
+		st.end(408, "timeout", "nothing came for "+st.s.cfg.IdleTimeout.String()+" (ingest.idle-timeout)")
+	default:
+		st.end(400, "incomplete", "the stream broke off: "+err.Error())
+	}
+}
+
+// end appends the last line of a stream that was not read to its end: a problem, and the first event without a verdict.
+func (st *stream) end(status int, kind, detail string) {
+	st.out = append(st.out, '{')
+	st.out = appendProblem(st.out, status, kind, detail)
+	st.out = append(st.out, `,"index":`...)
+	st.out = strconv.AppendInt(st.out, int64(st.total.events), 10)
+	st.out = append(st.out, "}\n"...)
+	st.ended = true
+}
+
+// Close ends the reader and gives the memory back. What a client still sends after a last line that told it to stop is
+// dropped for a second, since a connection that is closed on unread bytes is reset, and with it goes that line.
+func (st *stream) Close() error {
+	st.undo()
+	st.linger = time.Now().Add(time.Second)
+	st.leave()
+	st.conn.SetReadDeadline(st.linger)
+	st.reading.Wait()
+	st.s.reader.unreserve(&st.body)
+	return nil
+}
