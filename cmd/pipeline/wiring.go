@@ -102,7 +102,7 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 		p.queue, err = claim.New(cfg.claim, db.query, claim.NewMetrics(reg), log)
 		failed(err)
 		if err == nil {
-			p.dispatcher, err = deliver.New(cfg.deliver, p.destinations, p.queue, deliver.NewMetrics(reg), log)
+			p.dispatcher, err = deliver.New(cfg.deliver, p.destinations, recheckedQueue{p.queue, db.query, log}, deliver.NewMetrics(reg), log)
 			failed(err)
 		}
 	}
