@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sluice/pipeline/buffer"
 )
 
 func writeFile(t *testing.T, name, text string) string {
@@ -109,6 +111,28 @@ func TestConfigMasksSecrets(t *testing.T) {
 	_, got, _ = runCommand(t, []string{"DATABASE_URL=postgres://other", "PIPELINE_DATABASE_URL=postgres://ours"}, "config")
 	if !strings.Contains(got, "postgres://ours") {
 		t.Errorf("PIPELINE_DATABASE_URL does not win over DATABASE_URL:\n%s", got)
+	}
+}
+
+// "auto" is read and printed as such, and numbers stay numbers.
+func TestAutoSettings(t *testing.T) {
+	c := defaultConfig()
+	settings := c.settings()
+	args := []string{"--buffer.writers=3", "--buffer.max-wait", "0s", "--buffer.max-events=auto"}
+	if _, _, err := loadSettings(settings, args, []string{"PIPELINE_BUFFER_WRITERS=auto"}); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"buffer.writers": "3", "buffer.max-wait": "0s", "buffer.max-events": "auto"}
+	for _, s := range settings {
+		if w, ok := want[s.key]; ok && s.text() != w {
+			t.Errorf("%s is %q after %v, want %q", s.key, s.text(), args, w)
+		}
+	}
+	if c.buffer.MaxEvents != buffer.Auto || c.buffer.MostWriters() != 3 {
+		t.Errorf("%+v after %v, want auto for max-events and 3 writers", c.buffer, args)
+	}
+	if _, _, err := loadSettings(settings, []string{"--copyin.deadline=auto"}, nil); err == nil {
+		t.Error("auto was taken for a setting that has no such thing")
 	}
 }
 

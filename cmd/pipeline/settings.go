@@ -6,9 +6,13 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"sluice/pipeline/buffer"
 )
 
 // setting is one value that an operator may set, in a file, in the environment or by a flag, under one name. The table
@@ -22,6 +26,8 @@ type setting struct {
 	value any
 	// unit is what a number counts; "bytes" makes sizes such as 64MiB readable.
 	unit string
+	// auto says that a number may also be "auto", which is kept as buffer.Auto.
+	auto bool
 	doc  string
 	// mask hides the secret part of the value; nil where there is none.
 	mask func(string) string
@@ -31,11 +37,24 @@ type setting struct {
 
 // text is the value as parseValue reads it, for print where secrets are masked.
 func (s *setting) text() string {
+	if s.auto && s.isAuto() {
+		return "auto"
+	}
 	text := formatValue(s.value, s.unit)
 	if s.mask != nil && text != "" {
 		return s.mask(text)
 	}
 	return text
+}
+
+func (s *setting) isAuto() bool {
+	switch v := s.value.(type) {
+	case *int:
+		return *v == buffer.Auto
+	case *time.Duration:
+		return *v == buffer.Auto
+	}
+	return false
 }
 
 func (s *setting) isBool() bool {
@@ -45,7 +64,13 @@ func (s *setting) isBool() bool {
 
 // set parses text into the value. On failure the value keeps what it had, and the error names where text stands.
 func (s *setting) set(text, source string) error {
-	if err := parseValue(s.value, s.unit, text); err != nil {
+	read := text
+	if s.auto && strings.TrimSpace(text) == "auto" {
+		if read = strconv.Itoa(buffer.Auto); s.unit == "" {
+			read += "ns"
+		}
+	}
+	if err := parseValue(s.value, s.unit, read); err != nil {
 		if s.mask != nil {
 			err = errors.New("can't be parsed")
 		}

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
 	"syscall"
 
@@ -33,6 +34,7 @@ import (
 // parts is every stage of a process, made but not running; nil where its role is not taken.
 type parts struct {
 	cfg *config
+	log *slog.Logger
 
 	auth         ingest.Auth
 	destinations deliver.Destinations
@@ -42,6 +44,7 @@ type parts struct {
 	rulesDB    *pgxpool.Pool
 	server     *ingest.Server
 	buffer     *buffer.Buffer
+	usage      func() buffer.Usage
 	sweeper    *sweep.Sweeper
 	queue      *claim.Queue
 	dispatcher *deliver.Dispatcher
@@ -53,7 +56,7 @@ type parts struct {
 type pools struct{ write, query *pgxpool.Pool }
 
 func (db *database) openPools(cfg *config, reg prometheus.Registerer) (p pools, err error) {
-	if p.write, err = db.pool("write", max(1, cfg.buffer.Writers), reg); err != nil {
+	if p.write, err = db.pool("write", max(1, cfg.buffer.MostWriters()), reg); err != nil {
 		return p, err
 	}
 	p.query, err = db.pool("query", max(1, cfg.queryConns), reg)
@@ -77,7 +80,7 @@ func checkStages(cfg *config) error {
 // build makes the stages that the roles ask for and joins them. It starts nothing and touches no database, so it also
 // serves to check the settings: the error joins every fault of every stage and of the files that they name.
 func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (*parts, error) {
-	p := &parts{cfg: cfg, rulesDB: db.query}
+	p := &parts{cfg: cfg, log: log, rulesDB: db.query}
 	var errs []error
 	failed := func(err error) {
 		if err != nil {
@@ -138,6 +141,10 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 		failed(err)
 		if p.buffer, err = buffer.New(cfg.buffer, writer.Write, buffer.NewMetrics(reg)); err != nil {
 			failed(err)
+		}
+		p.usage = func() buffer.Usage {
+			n, took := writer.Commits()
+			return buffer.Usage{Commit: took, Commits: n, CPU: processCPU(), Cores: runtime.GOMAXPROCS(0)}
 		}
 		p.server, err = ingest.New(cfg.ingest, p.buffer, p.auth, ingest.NewMetrics(reg), log)
 		failed(err)
@@ -218,6 +225,7 @@ func (p *parts) stages(door net.Listener) []stage {
 	if p.server != nil {
 		all = append(all,
 			stage{"ingest", func(ctx context.Context) error { return p.server.Serve(ctx, door) }},
+			stage{"buffer tuning", func(ctx context.Context) error { return p.buffer.Tune(ctx, p.usage, p.log) }},
 			stage{"buffer", p.buffer.Run})
 	}
 	if p.sweeper != nil {

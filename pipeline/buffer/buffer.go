@@ -1,6 +1,6 @@
 // Package buffer gathers the events of many callers into batches and gives each caller the outcome of its own.
 //
-// In: Add, AddAsync. Out: WriteFunc, called by a fixed number of writers. Memory is bounded in bytes: a request for
+// In: Add, AddAsync. Out: WriteFunc, called by a bounded number of writers. Memory is bounded in bytes: a request for
 // which there is no room is refused at once with a time to come back. A request is never split over two batches, and a
 // caller that goes away takes nothing out of one. Nothing here survives a crash, so Add answers only after the
 // write. What AddAsync took is written again after a failure, until it succeeds or the drain ends; what Add took is
@@ -31,6 +31,9 @@ type Buffer struct {
 	nudge chan struct{}
 
 	mu      sync.Mutex
+	knobs   knobs
+	resting int // writers that pause after a failure
+	work    work
 	open    *batch   // takes requests; nil when there are none
 	sealed  []*batch // full ones in order
 	writing map[*batch]struct{}
@@ -47,7 +50,13 @@ func New(cfg Config, write WriteFunc, m *Metrics) (*Buffer, error) {
 		return nil, err
 	}
 	m.maxBytes.Set(float64(cfg.MaxBytes))
-	return &Buffer{cfg: cfg, write: write, m: m, nudge: make(chan struct{}, cfg.Writers), writing: map[*batch]struct{}{}}, nil
+	b := &Buffer{cfg: cfg, write: write, m: m, nudge: make(chan struct{}, cfg.MostWriters()), writing: map[*batch]struct{}{}}
+	least, most := cfg.bounds()
+	b.knobs = least
+	b.knobs.maxWait = min(max(least.maxWait, startWait), most.maxWait)
+	m.tuned(b.knobs)
+	m.limitedBy(byClients)
+	return b, nil
 }
 
 // Add hands events over and waits for the outcome of their batch. It keeps the slice. The verdict at i belongs to
@@ -110,7 +119,7 @@ func (b *Buffer) admit(r *request) error {
 
 	if b.open != nil {
 		switch {
-		case b.open.count+len(r.events) > b.cfg.MaxEvents:
+		case b.open.count+len(r.events) > b.knobs.maxEvents:
 			b.sealLocked(byEvents)
 		case b.open.bytes+r.bytes > b.cfg.MaxBatchBytes:
 			b.sealLocked(byBytes)
@@ -122,7 +131,7 @@ func (b *Buffer) admit(r *request) error {
 	}
 	b.open.add(r)
 	switch {
-	case b.open.count >= b.cfg.MaxEvents:
+	case b.open.count >= b.knobs.maxEvents:
 		b.sealLocked(byEvents)
 	case b.open.bytes >= b.cfg.MaxBatchBytes:
 		b.sealLocked(byBytes)
@@ -152,14 +161,14 @@ func (b *Buffer) Run(ctx context.Context) error {
 	defer cancel()
 	// Not a conc pool: it would hold a writer's panic back until the other writers end, with callers waiting.
 	var writers sync.WaitGroup
-	for range b.cfg.Writers {
+	for range b.cfg.MostWriters() {
 		writers.Go(func() { b.writer(wctx) })
 	}
 	<-ctx.Done()
 	b.mu.Lock()
 	b.closed = true
 	b.mu.Unlock()
-	for range b.cfg.Writers {
+	for range b.cfg.MostWriters() {
 		b.nudgeOne()
 	}
 	deadline := time.AfterFunc(b.cfg.DrainTimeout, func() { b.abandon(); cancel() })

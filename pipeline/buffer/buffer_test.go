@@ -435,7 +435,7 @@ func TestWrongVerdictCountFailsTheBatch(t *testing.T) {
 }
 
 func TestConfigFaultsAreAllNamed(t *testing.T) {
-	_, err := New(Config{MaxWait: -1, DrainTimeout: -1, MaxBatchBytes: 1, MaxBytes: 0}, nil, NewMetrics(prometheus.NewRegistry()))
+	_, err := New(Config{MaxWait: -2, DrainTimeout: -1, MaxBatchBytes: 1, MaxBytes: 0}, nil, NewMetrics(prometheus.NewRegistry()))
 	for _, key := range []string{"max-bytes", "max-events", "max-batch-bytes", "max-wait", "writers", "drain-timeout"} {
 		if err == nil || !strings.Contains(err.Error(), "buffer."+key) {
 			t.Errorf("New of an invalid configuration = %v; want buffer.%s named", err, key)

@@ -23,6 +23,10 @@ type Metrics struct {
 	asyncRetried prometheus.Counter
 	inFlight     *prometheus.GaugeVec
 	failed       *prometheus.CounterVec
+	limited      *prometheus.GaugeVec
+	writers      prometheus.Gauge
+	maxEvents    prometheus.Gauge
+	maxWait      prometheus.Gauge
 
 	tenants sync.Map // int32 -> *tenantMetrics, so that the hot path builds no label
 }
@@ -57,9 +61,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Events admitted whose outcome is still open."}, []string{"tenant"}),
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_buffer_failed_events_total",
 			Help: "Events admitted whose batch could not be written; the client was told so."}, []string{"tenant"}),
+		limited: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_buffer_limited_by",
+			Help: "1 for what limits the rate now, 0 for the others: commit, cpu (this process's, or PostgreSQL's), clients."}, []string{"by"}),
+		writers: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_buffer_writers",
+			Help: "Batches that may be written at the same time (buffer.writers, or what auto makes of it)."}),
+		maxEvents: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_buffer_max_events",
+			Help: "Events that seal a batch (buffer.max-events, or what auto makes of it)."}),
+		maxWait: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_buffer_max_wait_seconds",
+			Help: "Age that seals a batch (buffer.max-wait, or what auto makes of it)."}),
 	}
 	reg.MustRegister(m.sealed, m.batchEvents, m.batchBytes, m.wait, m.writeSeconds, m.usedBytes, m.maxBytes, m.refused,
-		m.asyncRetried, m.inFlight, m.failed)
+		m.asyncRetried, m.inFlight, m.failed, m.limited, m.writers, m.maxEvents, m.maxWait)
 	return m
 }
 
@@ -95,3 +107,19 @@ func (m *Metrics) took(b *batch) {
 }
 
 func seconds(since time.Time) float64 { return time.Since(since).Seconds() }
+
+func (m *Metrics) tuned(k knobs) {
+	m.writers.Set(float64(k.writers))
+	m.maxEvents.Set(float64(k.maxEvents))
+	m.maxWait.Set(k.maxWait.Seconds())
+}
+
+func (m *Metrics) limitedBy(now limit) {
+	for _, l := range []limit{byCommit, byCPU, byClients} {
+		value := 0.0
+		if l == now {
+			value = 1
+		}
+		m.limited.WithLabelValues(string(l)).Set(value)
+	}
+}

@@ -73,6 +73,9 @@ func (b *Buffer) writer(ctx context.Context) {
 			case <-time.After(retryPause):
 			case <-ctx.Done():
 			}
+			b.mu.Lock()
+			b.resting--
+			b.mu.Unlock()
 		}
 	}
 }
@@ -117,6 +120,9 @@ func (b *Buffer) next() *batch {
 // with the fixed cost of a transaction), and a fixed linger for all (a lone client waits in vain). See BenchmarkPolicy.
 func (b *Buffer) takeLocked(now time.Time) (taken *batch, wait time.Duration, done bool) {
 	switch {
+	case len(b.writing)+b.resting >= b.knobs.writers:
+		// Whoever writes or rests looks again afterwards.
+		return nil, 0, b.over
 	case len(b.sealed) > 0:
 		taken = b.sealed[0]
 		b.sealed[0] = nil
@@ -131,13 +137,14 @@ func (b *Buffer) takeLocked(now time.Time) (taken *batch, wait time.Duration, do
 			b.open.trigger = byDrain
 		case len(b.writing) == 0:
 			b.open.trigger = byIdle
-		case age >= b.cfg.MaxWait:
+		case age >= b.knobs.maxWait:
 			b.open.trigger = byAge
 		default:
-			return nil, b.cfg.MaxWait - age, false
+			return nil, b.knobs.maxWait - age, false
 		}
 		taken, b.open = b.open, nil
 	}
+	b.work.advance(len(b.writing), now)
 	b.writing[taken] = struct{}{}
 	return taken, 0, false
 }
@@ -150,9 +157,13 @@ func (b *Buffer) finish(done *batch, verdicts []pipeline.Verdict, err error) (ag
 	if _, ok := b.writing[done]; !ok {
 		return false // abandoned: everybody has been told
 	}
+	now := time.Now()
+	b.work.advance(len(b.writing), now)
 	delete(b.writing, done)
 	if err == nil {
-		b.rate.drained(done.bytes, time.Now())
+		b.rate.drained(done.bytes, now)
+		b.work.events += done.count
+		b.work.batches++
 	}
 	retry := &batch{since: done.since, trigger: byRetry}
 	for _, r := range done.requests {
@@ -171,6 +182,7 @@ func (b *Buffer) finish(done *batch, verdicts []pipeline.Verdict, err error) (ag
 	}
 	b.m.asyncRetried.Add(float64(retry.count))
 	b.sealed = append(b.sealed, retry)
+	b.resting++
 	return true
 }
 

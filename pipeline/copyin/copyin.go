@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,6 +42,9 @@ type Writer struct {
 	m       *Metrics
 	log     *slog.Logger
 	repeats repeats
+
+	commits    atomic.Int64
+	committing atomic.Int64 // nanoseconds
 }
 
 // New checks the configuration. Each concurrent Write takes one connection of the pool.
@@ -49,6 +53,11 @@ func New(cfg Config, pool *pgxpool.Pool, decide DecideFunc, m *Metrics, log *slo
 		return nil, err
 	}
 	return &Writer{cfg: cfg, pool: pool, decide: decide, m: m, log: log}, nil
+}
+
+// Commits says how many COMMITs there were, and how long they took together.
+func (w *Writer) Commits() (n int, took time.Duration) {
+	return int(w.commits.Load()), time.Duration(w.committing.Load())
 }
 
 // Write stores a batch and gives a verdict for each event, by index. It borrows the slice until it returns. It blocks for

@@ -157,7 +157,10 @@ func (w *Writer) attempt(ctx context.Context, b *batch, recorder Recorder, m mod
 	}
 	committing := time.Now()
 	err = tx.Commit(ctx)
-	w.m.commitSeconds.Observe(time.Since(committing).Seconds())
+	took := time.Since(committing)
+	w.m.commitSeconds.Observe(took.Seconds())
+	w.commits.Add(1)
+	w.committing.Add(int64(took))
 	if err == nil {
 		return nil
 	}

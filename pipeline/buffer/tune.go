@@ -1,0 +1,274 @@
+package buffer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// Usage is what others have used since the process began.
+type Usage struct {
+	// Commit is the time that writes spent waiting for COMMIT, and Commits how many there were.
+	Commit  time.Duration
+	Commits int
+	// CPU is this process's time on a processor, of Cores.
+	CPU   time.Duration
+	Cores int
+}
+
+const (
+	tuneEvery = time.Second
+	// logEvery keeps a load that goes up and down from filling the log.
+	logEvery = 30 * time.Second
+)
+
+// Tune follows what limits the rate, says so in metrics and in the log, and adapts the settings that are Auto, until
+// ctx ends. Without it they stay as they start. Call it once, beside Run. usage is asked once a second.
+func (b *Buffer) Tune(ctx context.Context, usage func() Usage, log *slog.Logger) error {
+	least, most := b.cfg.bounds()
+	t := tuner{least: least, most: most, knobs: b.settings(), limit: byClients}
+	tick := time.NewTicker(tuneEvery)
+	defer tick.Stop()
+	var said time.Time
+	saying := byClients
+	at, used, did := time.Now(), usage(), b.worked(time.Now())
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		now := time.Now()
+		u, w := usage(), b.worked(now)
+		s := sample{
+			span: now.Sub(at), busy: w.busy - did.busy, events: w.events - did.events, waiting: w.waiting,
+			commit: u.Commit - used.Commit, commits: u.Commits - used.Commits, cpu: u.CPU - used.CPU, cores: u.Cores,
+		}
+		at, used, did = now, u, w
+		before := t.knobs
+		t.step(s)
+		if t.knobs != before {
+			b.set(t.knobs)
+			log.Debug("buffer tuned", "buffer.writers", t.knobs.writers, "buffer.max-events", t.knobs.maxEvents, "buffer.max-wait", t.knobs.maxWait)
+		}
+		b.m.limitedBy(t.limit)
+		if t.limit != saying && (said.IsZero() || now.Sub(said) >= logEvery) {
+			log.Info(s.explain(t.limit, t.knobs), "buffer.writers", t.knobs.writers, "buffer.max-events", t.knobs.maxEvents,
+				"buffer.max-wait", t.knobs.maxWait, "events_per_second", int(float64(s.events)/s.span.Seconds()))
+			said, saying = now, t.limit
+		}
+	}
+}
+
+// work is what the writers have done.
+type work struct {
+	busy    time.Duration // summed over the writers
+	at      time.Time     // up to when busy counts
+	events  int
+	batches int
+	waiting int // events that no writer has taken yet
+}
+
+func (w *work) advance(writing int, now time.Time) {
+	w.busy += time.Duration(writing) * now.Sub(w.at)
+	w.at = now
+}
+
+func (b *Buffer) worked(now time.Time) work {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.work.advance(len(b.writing), now)
+	w := b.work
+	for _, s := range b.sealed {
+		w.waiting += s.count
+	}
+	if b.open != nil {
+		w.waiting += b.open.count
+	}
+	return w
+}
+
+func (b *Buffer) settings() knobs {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.knobs
+}
+
+func (b *Buffer) set(k knobs) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.knobs = k
+	b.m.tuned(k)
+	b.nudgeOne() // there may be room for one more writer
+}
+
+// limit is what keeps the rate from being higher.
+type limit string
+
+const (
+	byCommit  limit = "commit"
+	byCPU     limit = "cpu"
+	byClients limit = "clients"
+)
+
+// sample is what happened in one interval.
+type sample struct {
+	span    time.Duration
+	busy    time.Duration
+	events  int
+	waiting int
+	commit  time.Duration
+	commits int
+	cpu     time.Duration
+	cores   int
+}
+
+// Guesses, far enough from both ends that noise does not move the verdict.
+const (
+	busyShare   = 0.85 // from here on the writers count as busy all the time
+	commitShare = 0.5  // of their time in COMMIT, from here on it is that which they wait for
+	calmShare   = 0.6  // below it, of the least number of writers, settings go back to where they started
+	cpuShare    = 0.9  // of this process's cores
+)
+
+func (s sample) limit(writers int) limit {
+	switch {
+	case float64(s.cpu) >= cpuShare*float64(s.span)*float64(s.cores) && s.cores > 0:
+		return byCPU
+	case s.busyOf(writers) < busyShare:
+		return byClients
+	case s.commitOf() >= commitShare:
+		return byCommit
+	}
+	return byCPU
+}
+
+func (s sample) busyOf(writers int) float64 {
+	return min(1, float64(s.busy)/(float64(s.span)*float64(writers)))
+}
+
+func (s sample) commitOf() float64 {
+	if s.busy <= 0 {
+		return 0
+	}
+	return min(1, float64(s.commit)/float64(s.busy))
+}
+
+// explain is the line for operators.
+func (s sample) explain(l limit, k knobs) string {
+	busy, commit := 100*s.busyOf(k.writers), 100*s.commitOf()
+	switch own := float64(s.cpu) / float64(s.span); {
+	case l == byCommit:
+		return fmt.Sprintf("limited by commit: %d writers are busy %.0f %% of the time, %.0f %% of that in COMMIT; faster storage for PostgreSQL's write-ahead log would help, or its commit_delay", k.writers, busy, commit)
+	case l == byCPU && own >= cpuShare*float64(s.cores):
+		return fmt.Sprintf("limited by CPU: this process uses %.1f of %d cores; give it more, or start another", own, s.cores)
+	case l == byCPU:
+		return fmt.Sprintf("limited by CPU, that of PostgreSQL: %d writers are busy %.0f %% of the time, %.0f %% of that in COMMIT, the rest with rows; this process uses %.1f of %d cores", k.writers, busy, commit, own, s.cores)
+	}
+	return fmt.Sprintf("limited by clients: %d writers are busy %.0f %% of the time; more or larger requests would be taken", k.writers, busy)
+}
+
+// tuner decides from samples. It has no clock: its times are in samples, one a second.
+type tuner struct {
+	least, most knobs
+	knobs       knobs
+	limit       limit
+
+	other  limit // what the last sample said
+	streak int   // how many in a row have said so
+	calm   int   // samples in a row that the least of writers would do for
+
+	rates   [trialSamples]float64 // the last events per second, newest last
+	trial   trial
+	holdOff int  // samples until the next trial
+	larger  bool // the next trial is one of larger batches first, since one of writers failed last
+}
+
+// trial is a change whose effect is being measured.
+type trial struct {
+	left   int // samples; 0: none under way
+	before float64
+	back   knobs
+}
+
+// Guesses: long enough to average over a checkpoint's bursts, short enough that an operator sees it happen.
+const (
+	streakSamples = 3
+	trialSamples  = 5
+	holdSamples   = 60
+	calmSamples   = 30
+	// trialGain is what a change has to bring to stay: more than the noise of a few seconds.
+	trialGain = 1.05
+)
+
+// step takes one sample. The limit changes after three samples that agree. Under a queue, settings are tried one at a
+// time, and what brings less than 5 % is taken back and not tried again for a minute; a queue may come from a slow disk,
+// where more transactions at once help, or from a busy processor, where they don't, and only the rate tells. Rejected: a
+// model of the database with the number of writers as its solution; it has to know cores and disks of another machine.
+func (t *tuner) step(s sample) {
+	if now := s.limit(t.knobs.writers); now == t.other {
+		t.streak++
+	} else {
+		t.other, t.streak = now, 1
+	}
+	if t.streak >= streakSamples {
+		t.limit = t.other
+	}
+	t.follow(s)
+	rate := float64(s.events) / s.span.Seconds()
+	copy(t.rates[:], t.rates[1:])
+	t.rates[len(t.rates)-1] = rate
+	t.holdOff = max(0, t.holdOff-1)
+
+	if t.other == byClients && s.busyOf(t.least.writers) < calmShare {
+		t.calm++
+	} else {
+		t.calm = 0
+	}
+	switch {
+	case t.trial.left > 0:
+		if t.other == byClients {
+			t.trial.left = 0 // the load is gone, so nothing can be told; what was tried stays until it is calm
+			return
+		}
+		if t.trial.left--; t.trial.left == 0 && t.rate() < trialGain*t.trial.before {
+			t.knobs.writers, t.knobs.maxEvents = t.trial.back.writers, t.trial.back.maxEvents
+			t.holdOff, t.larger = holdSamples, !t.larger
+		}
+	case t.calm >= calmSamples:
+		t.knobs.writers, t.knobs.maxEvents = t.least.writers, t.least.maxEvents
+	case s.waiting >= t.knobs.maxEvents && t.limit != byClients && t.holdOff == 0 && t.rates[0] > 0:
+		next := t.knobs
+		more, larger := next.writers < t.most.writers, next.maxEvents < t.most.maxEvents
+		switch {
+		case more && !(larger && t.larger):
+			next.writers++
+		case larger:
+			next.maxEvents = min(2*next.maxEvents, t.most.maxEvents)
+		}
+		if next != t.knobs {
+			t.trial = trial{left: trialSamples, before: t.rate(), back: t.knobs}
+			t.knobs = next
+		}
+	}
+}
+
+// follow lets the wait follow the time of a COMMIT: waiting for company as long as that takes at most doubles it. It
+// stays where it is within a quarter, so that it does not move all the time.
+func (t *tuner) follow(s sample) {
+	if s.commits == 0 {
+		return
+	}
+	if d := s.commit/time.Duration(s.commits) - t.knobs.maxWait; max(d, -d) > t.knobs.maxWait/4 {
+		t.knobs.maxWait = min(max(t.knobs.maxWait+d/2, t.least.maxWait), t.most.maxWait)
+	}
+}
+
+func (t *tuner) rate() float64 {
+	sum := 0.0
+	for _, r := range t.rates {
+		sum += r
+	}
+	return sum / float64(len(t.rates))
+}
