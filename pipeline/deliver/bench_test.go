@@ -40,7 +40,7 @@ func cpu() time.Duration {
 
 // BenchmarkDeliver delivers due rows until all are recorded as sent.
 func BenchmarkDeliver(b *testing.B) {
-	const messages = 50_000
+	const messages = 20_000
 	pool := pgtest.New(b)
 	ctx := context.Background()
 	url, received := sink(b)
