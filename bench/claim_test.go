@@ -17,7 +17,7 @@ import (
 const (
 	finishedRows = 5_000_000
 	claimBatch   = 200
-	claimRounds  = 100 // claims of one measurement: 20,000 messages
+	claimRounds  = 250 // claims of one measurement: 50,000 messages
 )
 
 // BenchmarkClaim measures the time of one claim of 200 messages, while each is finished and as many new ones come:

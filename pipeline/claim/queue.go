@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,6 +31,9 @@ type Queue struct {
 
 	order map[string]int16 // how to claim for a destination that keeps an order; see Ordered
 
+	mu      sync.Mutex
+	cursors map[string]*cursor
+
 	counted map[string]struct{} // destinations whose gauges were ever set; Run's alone
 }
 
@@ -38,7 +42,7 @@ func New(cfg Config, pool *pgxpool.Pool, metrics *Metrics, log *slog.Logger) (*Q
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	q := &Queue{cfg: cfg, pool: pool, metrics: metrics, log: log, counted: map[string]struct{}{}, order: map[string]int16{}}
+	q := &Queue{cfg: cfg, pool: pool, metrics: metrics, log: log, counted: map[string]struct{}{}, order: map[string]int16{}, cursors: map[string]*cursor{}}
 	// A prepared statement keeps its plan. One made while the outbox was empty reads the whole table, and would go on
 	// doing so while it fills. Planning takes 0.2 ms for a whole batch. Who chose another mode, for a pooler, keeps it.
 	q.mode = pool.Config().ConnConfig.DefaultQueryExecMode
@@ -70,7 +74,7 @@ const orderDeadSkips, orderDeadBlocks = 1, 2
 // all nodes hold) and what another claim is just taking. FOR UPDATE looks at the newest version of each row again, so
 // no row is given out twice. MATERIALIZED and the array keep the planner from anything but one walk and then one
 // lookup by primary key for each row found: it takes ten elements for the array's unknown length, where it would
-// estimate a join from the whole backlog.
+// estimate a join from the whole backlog. Where the walk begins is cursor's matter.
 // Where order is kept, a message waits for those before it, of the same subject, that are not final; outbox_order finds
 // them. Ids are given out before transactions commit, so the order is that of messages which the application itself
 // made one after the other.
@@ -78,18 +82,20 @@ const orderDeadSkips, orderDeadBlocks = 1, 2
 const claimSQL = `
 with due as materialized (
     select o.message_id
-    from unnest($1::text[], $2::integer[], $5::smallint[]) as w (destination, room, keep_order)
+    from unnest($1::text[], $2::integer[], $5::smallint[], $6::timestamptz[], $7::bigint[])
+        as w (destination, room, keep_order, after_time, after_id)
     cross join lateral (
         select message_id
         from outbox m
         where destination = w.destination and status in ('pending', 'failed') and run_after <= now()
+            and (run_after, message_id) > (w.after_time, w.after_id)
             and (locked_until is null or locked_until <= now())
             and (w.keep_order = 0 or not exists (
                 select from outbox before
                 where before.destination = m.destination and before.tenant_id = m.tenant_id and before.subject_key = m.subject_key
                     and before.message_id < m.message_id and before.status in ('pending', 'failed', 'dead')
                     and (before.status <> 'dead' or w.keep_order = 2)))
-        order by run_after
+        order by run_after, message_id
         limit w.room
         for update skip locked
     ) o
@@ -98,7 +104,7 @@ update outbox
 set locked_until = now() + $3::float8 * interval '1 second', lease_token = $4, attempts = attempts + 1
 where message_id = any (array(select message_id from due))
 returning message_id, tenant_id, type, subject_key, idempotency_key, destination, payload::text, headers,
-    rule_id is not null, created_at, attempts, redrives`
+    rule_id is not null, created_at, attempts, redrives, run_after`
 
 // Claim leases at most room[d] due messages of each destination d, in the order of message ids. It returns as soon as
 // they are committed, or with the error, after which nothing is known to be leased: whatever is comes back by itself
@@ -122,34 +128,71 @@ func (q *Queue) Claim(ctx context.Context, room map[string]int) ([]pipeline.Leas
 	defer cancel()
 	token := pipeline.NewUUIDv4()
 	start := time.Now() // before the statement, so that Until errs on the early side
-	rows, err := q.pool.Query(ctx, claimSQL, q.mode, destinations, rooms, q.cfg.Lease.Seconds(), token, order)
+	times, ids, full := q.starts(start, destinations)
+	rows, err := q.pool.Query(ctx, claimSQL, q.mode, destinations, rooms, q.cfg.Lease.Seconds(), token, order, times, ids)
 	if err != nil {
 		return nil, q.failed("claim", err)
 	}
+	taken, ends := map[string]int{}, map[string]end{}
 	leases, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (pipeline.Lease, error) {
 		l := pipeline.Lease{Token: token, Until: start.Add(q.cfg.Lease)}
+		var runAfter time.Time
 		err := row.Scan(&l.ID, &l.Tenant, &l.Type, &l.SubjectKey, &l.IdempotencyKey, &l.Destination, &l.Payload, &l.Headers,
-			&l.Rule, &l.CreatedAt, &l.Attempt, &l.Redrives)
+			&l.Rule, &l.CreatedAt, &l.Attempt, &l.Redrives, &runAfter)
+		if e := ends[l.Destination]; err == nil && (runAfter.After(e.time) || runAfter.Equal(e.time) && l.ID > e.id) {
+			ends[l.Destination] = end{runAfter, l.ID}
+		}
+		taken[l.Destination]++
 		return l, err
 	})
 	if err != nil {
 		return nil, q.failed("claim", err)
 	}
 	q.metrics.claims.Inc()
-	q.metrics.claimSeconds.Observe(time.Since(start).Seconds())
+	took := time.Since(start)
+	q.metrics.claimSeconds.Observe(took.Seconds())
+	q.mu.Lock()
+	for i, d := range destinations {
+		q.cursors[d].ended(time.Now(), full[i], taken[d] >= room[d], ends[d].time, ends[d].id, took, q.cfg.Lease/2)
+	}
+	q.mu.Unlock()
 	if len(leases) == 0 {
 		q.metrics.emptyClaims.Inc()
 		return nil, nil
 	}
 	slices.SortFunc(leases, func(a, b pipeline.Lease) int { return int(a.ID - b.ID) })
-	byDestination := map[string]int{}
-	for i := range leases {
-		byDestination[leases[i].Destination]++
-	}
-	for d, n := range byDestination {
+	for d, n := range taken {
 		q.metrics.leases.WithLabelValues(d).Add(float64(n))
 	}
 	return leases, nil
+}
+
+// end is the last message of a destination that a claim got.
+type end struct {
+	time time.Time
+	id   int64
+}
+
+// starts says where to begin for each destination. Where order is kept that is always the beginning: a message becomes
+// due when the one before it is final, however old it is.
+func (q *Queue) starts(now time.Time, destinations []string) (times []time.Time, ids []int64, full []bool) {
+	times, ids, full = make([]time.Time, len(destinations)), make([]int64, len(destinations)), make([]bool, len(destinations))
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i, d := range destinations {
+		c := q.cursors[d]
+		if c == nil {
+			c = &cursor{}
+			q.cursors[d] = c
+		}
+		if q.order[d] == 0 {
+			times[i], ids[i], full[i] = c.start(now)
+		}
+		if full[i] {
+			q.metrics.fullClaims.Inc()
+		}
+	}
+	return times, ids, full
 }
 
 func (q *Queue) failed(statement string, err error) error {

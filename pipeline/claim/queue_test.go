@@ -61,6 +61,13 @@ func claim(t *testing.T, q *Queue, destination string, room int) []pipeline.Leas
 	return leases
 }
 
+// fromTheBeginning makes the next claim begin at the oldest message, which otherwise happens once a second.
+func fromTheBeginning(q *Queue) {
+	q.mu.Lock()
+	clear(q.cursors)
+	q.mu.Unlock()
+}
+
 func finish(t *testing.T, q *Queue, results ...pipeline.Result) (late int) {
 	t.Helper()
 	late, err := q.Finish(t.Context(), results)
@@ -161,6 +168,7 @@ func TestExpiredLeaseChangesNothing(t *testing.T) {
 	insert(t, pool, "crm", 1)
 	old := claim(t, q, "crm", 1)[0]
 	exec(t, pool, `update outbox set locked_until = now() - interval '1 second'`)
+	fromTheBeginning(q)
 	again := claim(t, q, "crm", 1)
 	if len(again) != 1 || again[0].Attempt != 2 || again[0].IdempotencyKey != old.IdempotencyKey {
 		t.Fatalf("after its lease ran out the message was claimed as %+v; want attempt 2 with the same key", again)
@@ -254,6 +262,7 @@ func TestAttemptsAreNoted(t *testing.T) {
 	first := claim(t, q, "crm", 2)
 	finish(t, q, tried(first[0], pipeline.Failed, 503, "HTTP 503"), result(first[1], pipeline.Released))
 	exec(t, pool, `update outbox set locked_until = now() - interval '1 second'`)
+	fromTheBeginning(q)
 	second := claim(t, q, "crm", 2)
 	finish(t, q, tried(second[0], pipeline.Sent, 200, ""), tried(first[1], pipeline.Failed, 0, "timeout"))
 	got := value(t, pool, `select string_agg(concat_ws(' ', message_id, coalesce(attempt::text, '-'), status, coalesce(http_status::text, '-'), latency_seconds,
@@ -271,6 +280,7 @@ func TestExtend(t *testing.T) {
 	insert(t, pool, "crm", 3)
 	leases := claim(t, q, "crm", 3)
 	exec(t, pool, `update outbox set locked_until = now() - interval '1 second'`)
+	fromTheBeginning(q)
 	taken := claim(t, q, "crm", 1)[0] // the oldest, which another worker has now
 	finish(t, q, result(leases[1], pipeline.Sent))
 	before := time.Now()
@@ -344,8 +354,9 @@ func TestPlans(t *testing.T) {
 		case "analyzed":
 			exec(t, pool, `analyze outbox`)
 		}
-		plan := explain(t, pool, claimSQL, []string{"crm", "sales"}, []int32{500, 500}, 60.0, pipeline.NewUUIDv4(), []int16{0, 1})
-		if !strings.Contains(plan, "Index Scan using outbox_claimable") || !byKey.MatchString(plan) || strings.Contains(plan, "Seq Scan") {
+		plan := explain(t, pool, claimSQL, []string{"crm", "sales"}, []int32{500, 500}, 60.0, pipeline.NewUUIDv4(), []int16{0, 1},
+			[]time.Time{{}, {}}, []int64{0, 0})
+		if !strings.Contains(plan, "Index Scan using outbox_claimable on outbox m ") || strings.Contains(plan, "Sort Key") || !strings.Contains(plan, "AND (ROW(run_after, message_id) > ROW(") || !byKey.MatchString(plan) || strings.Contains(plan, "Seq Scan") {
 			t.Errorf("claim, %s, is not planned as one walk along outbox_claimable and lookups by key:\n%s", state, plan)
 		}
 		ids, tokens := make([]int64, 500), make([]pipeline.UUID, 500)
@@ -424,12 +435,81 @@ func insertMore(t *testing.T, pool *pgxpool.Pool, n int) {
 		select 1, 'welcome', gen_random_uuid()::text, 'crm', '{}' from generate_series(1, $1)`, n)
 }
 
+// A claim begins where the last one ended. What lies before, an expired lease or a message that was committed late, is
+// found within the second.
+func TestCursor(t *testing.T) {
+	pool := pgtest.New(t)
+	q := newQueue(t, pool)
+	insert(t, pool, "crm", 300)
+	exec(t, pool, `update outbox set run_after = now() - interval '1 hour'`) // all at once
+	seen := map[int64]bool{}
+	for range 3 {
+		leases := claim(t, q, "crm", 100)
+		if len(leases) != 100 {
+			t.Fatalf("claimed %d; want 100", len(leases))
+		}
+		for _, l := range leases {
+			if seen[l.ID] {
+				t.Fatalf("message %d was given out twice", l.ID)
+			}
+			seen[l.ID] = true
+		}
+	}
+	if n := testutil.ToFloat64(q.metrics.fullClaims); n > 2 {
+		t.Errorf("%v of 3 claims began at the beginning; want the first, and one more at most", n)
+	}
+	exec(t, pool, `update outbox set locked_until = now() - interval '1 second' where dedupe_key = 'crm:1'`)
+	insertMore(t, pool, 1)
+	exec(t, pool, `update outbox set run_after = now() - interval '2 hours' where dedupe_key not like 'crm:%'`)
+	found := 0
+	for deadline := time.Now().Add(30 * time.Second); found < 2 && time.Now().Before(deadline); {
+		found += len(claim(t, q, "crm", 100))
+	}
+	if found != 2 {
+		t.Errorf("%d messages before the cursor were found; want 2", found)
+	}
+}
+
+func TestCursorSteps(t *testing.T) {
+	var c cursor
+	now := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	start := func(wantTime time.Time, wantID int64, wantFull bool) {
+		t.Helper()
+		if at, id, full := c.start(now); !at.Equal(wantTime) || id != wantID || full != wantFull {
+			t.Fatalf("start = %v, %d, %t; want %v, %d, %t", at, id, full, wantTime, wantID, wantFull)
+		}
+	}
+	start(time.Time{}, 0, true)
+	c.ended(now, true, true, now.Add(-time.Hour), 17, 10*time.Millisecond, time.Minute)
+	start(now.Add(-time.Hour), 17, false)
+	c.ended(now, false, true, now.Add(-time.Minute), 18, time.Millisecond, time.Minute)
+	start(now.Add(-time.Minute), 18, false)
+	c.ended(now, false, false, now, 19, time.Millisecond, time.Minute) // the end of the backlog
+	start(now.Add(-slack), 0, false)
+	c.ended(now, false, false, time.Time{}, 0, time.Millisecond, time.Minute) // nothing
+	start(now.Add(-slack), 0, false)
+	c.ended(now, false, false, now.Add(-slack), 20, time.Millisecond, time.Minute) // never back
+	start(now.Add(-slack), 0, false)
+	now = now.Add(fullEvery)
+	start(time.Time{}, 0, true)
+	c.ended(now, true, false, time.Time{}, 0, 500*time.Millisecond, time.Minute) // slow: the next in 10 s
+	start(time.Time{}, 0, false)
+	now = now.Add(9 * time.Second)
+	start(time.Time{}, 0, false)
+	now = now.Add(time.Second)
+	start(time.Time{}, 0, true)
+	c.ended(now, true, false, time.Time{}, 0, time.Hour, 30*time.Second)
+	now = now.Add(30 * time.Second)
+	start(time.Time{}, 0, true)
+}
+
 // A claim writes no index entry: its updates are HOT.
 func TestClaimIsHOT(t *testing.T) {
 	pool := pgtest.New(t)
 	q := newQueue(t, pool)
 	insert(t, pool, "crm", 1000)
 	for i := range 2 {
+		fromTheBeginning(q)
 		if n := len(claim(t, q, "crm", 1000)); n != 1000 {
 			t.Fatalf("claim %d got %d messages; want 1000", i, n)
 		}
