@@ -67,9 +67,6 @@ func (l limits) any() bool { return l.cooldown > 0 || l.capMax > 0 }
 // maxCap bounds cap.max: that many moments are kept per subject.
 const maxCap = 50
 
-// maxAnyRules bounds the rules of a file that listen to every event.
-const maxAnyRules = 20
-
 // ruleKeys are the keys that every kind has.
 var ruleKeys = []string{"id", "kind", "state", "owner", "response", "description", "tenants", "send_to", "payload",
 	"cooldown", "cap", "digest", "dedupe_for", "tests"}
