@@ -17,18 +17,24 @@ import (
 	"sluice/pipeline/ingest"
 )
 
-const rulesAbout = `Checks, tests and lists rules.
+const rulesAbout = `Checks, tests, tries and lists rules.
 
   pipeline rules check FILE       every mistake, with its place and what was probably meant; exit status 1 if there is one
   pipeline rules test FILE        the tests that stand in the rules, on a virtual clock; no database is needed
+  pipeline rules backtest FILE    what FILE would have decided about stored events, by day, and how that differs from other rules
   pipeline rules list             the rules in force, their owners, how they fare, and what they did in the last day
 
 FILE may be a folder. Names of destinations and tenants are checked against the files that the configuration names.`
 
 func rulesCommand(ctx context.Context, args []string, env environment) error {
-	fs := newFlags(env, "rules", rulesAbout, "pipeline rules check rules/shop.yaml --destinations destinations.yaml\npipeline rules list")
+	fs := newFlags(env, "rules", rulesAbout, "pipeline rules check rules/shop.yaml --destinations destinations.yaml\npipeline rules backtest new.yaml --from 7d --against rules/shop.yaml\npipeline rules list")
 	destinations := fs.String("destinations", "", "destinations `file` whose names send_to may use (default: the configured one)")
 	tenants := fs.String("tenants", "", "tenants `file` whose names rules may use (default: the configured one)")
+	var back backtestOptions
+	fs.StringVar(&back.from, "from", "", "backtest: `time` of arrival of the first event, or how long ago, like 7d (default 1d)")
+	fs.StringVar(&back.to, "to", "", "backtest: `time` of the end (default now)")
+	fs.StringVar(&back.against, "against", "", "backtest: rules `file` to compare with (default: the configured one, if that is another)")
+	fs.IntVar(&back.samples, "samples", 3, "backtest: sample `messages` to print of each rule")
 	settings := databaseFlags(fs)
 	rest, err := parseFlags(fs, args)
 	if err != nil {
@@ -49,7 +55,7 @@ func rulesCommand(ctx context.Context, args []string, env environment) error {
 		cfg.tenants = *tenants
 	}
 	switch action := rest[0]; action {
-	case "check", "test":
+	case "check", "test", "backtest":
 		file := cfg.evaluate.Rules
 		if len(rest) > 2 {
 			return usageError{fmt.Errorf("unexpected argument %q", rest[2])}
@@ -64,10 +70,21 @@ func rulesCommand(ctx context.Context, args []string, env environment) error {
 		if err != nil {
 			return err
 		}
-		if action == "check" {
+		switch action {
+		case "check":
 			return checkRules(file, known, env.stdout)
+		case "test":
+			return testRules(file, known, env.stdout)
 		}
-		return testRules(file, known, env.stdout)
+		if back.against == "" && cfg.evaluate.Rules != file {
+			back.against = cfg.evaluate.Rules
+		}
+		conn, err := connectDatabase(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		defer conn.Close(context.WithoutCancel(ctx))
+		return backtestRules(ctx, conn, back, file, known, env)
 	case "list":
 		if len(rest) > 1 {
 			return usageError{fmt.Errorf("unexpected argument %q", rest[1])}
@@ -79,7 +96,7 @@ func rulesCommand(ctx context.Context, args []string, env environment) error {
 		defer conn.Close(context.WithoutCancel(ctx))
 		return listRules(ctx, conn, env.stdout)
 	default:
-		return usageError{fmt.Errorf("unknown action %q%s", action, didYouMean(action, []string{"check", "test", "list"}))}
+		return usageError{fmt.Errorf("unknown action %q%s", action, didYouMean(action, []string{"check", "test", "backtest", "list"}))}
 	}
 }
 

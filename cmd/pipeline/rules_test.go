@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -53,5 +55,62 @@ func TestRulesList(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("rules list: exit status %d, output\n%s%s", status, out, errOut)
 		}
+	}
+}
+
+// TestRulesBacktest: stored events replayed by other rules, compared with those in force; nothing changes by it.
+func TestRulesBacktest(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	conn := connect(t, url)
+	_, err := conn.Exec(t.Context(), `insert into events (event_id, tenant_id, event_name, occurred_at, received_at, user_id, session_id, properties)
+		select gen_random_uuid(), 1, name, at, at, 'u' || n, 's' || n, p::jsonb from (values
+			(1, 'purchase_completed', interval '5 hours', '{"order_id":"o1","amount_cents":50000}'),
+			(2, 'purchase_completed', interval '295 minutes', '{"order_id":"o2","amount_cents":60000}'),
+			(3, 'purchase_completed', interval '4 hours', '{"order_id":"o3","amount_cents":45000}'),
+			(4, 'purchase_completed', interval '3 hours', '{"order_id":"o3","amount_cents":45000}'),
+			(5, 'purchase_completed', interval '2 hours', '{"order_id":"o4","amount_cents":"many"}'),
+			(6, 'add_to_cart', interval '4 hours', '{"sku":"tea"}'),
+			(7, 'add_to_cart', interval '4 hours', '{"sku":"pot"}'),
+			(7, 'purchase_completed', interval '239 minutes', '{"order_id":"o7","amount_cents":1}'),
+			(8, 'signup_completed', interval '40 hours', '{}')) v (n, name, ago, p), lateral (select now() - ago as at) a`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shop, err := os.ReadFile("../../rules/shop.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("../../rules")); err != nil {
+		t.Fatal(err)
+	}
+	lower := filepath.Join(dir, "lower.yaml")
+	if err := os.WriteFile(lower, []byte(strings.Replace(string(shop), ">= 50000", ">= 40000", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := query1(t, conn, `select (select count(*) from outbox) + (select count(*) from dedupe_keys) + (select count(*) from absence_timers)`)
+	status, out, errOut := runCommand(t, nil, "rules", "backtest", lower, "--against", "../../rules/shop.yaml", "--from", "1d", "--database-url", url)
+	if status != 0 {
+		t.Fatalf("exit status %d: %s", status, errOut)
+	}
+	squeezed := strings.Join(strings.Fields(out), " ")
+	for _, want := range []string{
+		"shop/welcome - 0 0 0 0 0 0",
+		`key "o3" {"order_id":"o3","amount_cents":45000,"user_id":"u3"}`,
+		"shop/big-purchase could not decide (expression), for example about event",
+		"Compared: 2 messages by both, 1 only by these rules, 0 only by the others.",
+		`shop/abandoned-cart subject "s6" key "s6"`,
+	} {
+		if !strings.Contains(squeezed, want) {
+			t.Errorf("the report lacks %q:\n%s", want, out)
+		}
+	}
+	if after := query1(t, conn, `select (select count(*) from outbox) + (select count(*) from dedupe_keys) + (select count(*) from absence_timers)`); after != before {
+		t.Errorf("the backtest changed the database: %d rows, then %d", before, after)
+	}
+	status, _, errOut = runCommand(t, nil, "rules", "backtest", lower, "--from", "yesterday", "--database-url", url)
+	if status != 2 || !strings.Contains(errOut, `"yesterday" is no time`) {
+		t.Errorf("exit status %d: %s", status, errOut)
 	}
 }

@@ -52,6 +52,7 @@ type Decided struct {
 // Failed is an event that a rule could not decide about.
 type Failed struct {
 	Rule  string
+	At    time.Time
 	Kind  string
 	Event pipeline.UUID
 	Err   error
@@ -134,7 +135,7 @@ func (r *Replay) Failed() []Failed { return r.failures }
 // decide is what decideSQL does.
 func (r *Replay) decide(p *Plan) {
 	for _, f := range p.failures {
-		r.failures = append(r.failures, Failed{f.rule.name, f.kind, f.event, f.err})
+		r.failures = append(r.failures, Failed{f.rule.name, r.now, f.kind, f.event, f.err})
 	}
 	for _, c := range p.candidates {
 		d := &Decided{Rule: c.rule.name, Tenant: c.tenant, At: r.now, Event: c.event, Subject: c.subject, Key: c.key, Payload: c.payload}

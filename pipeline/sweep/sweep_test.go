@@ -83,7 +83,9 @@ func (w *world) restart(rules string) {
 	}
 }
 
-func (w *world) use(rules string) {
+func (w *world) use(rules string) { w.t.Helper(); w.engine.Use(w.load(rules)) }
+
+func (w *world) load(rules string) *evaluate.Set {
 	w.t.Helper()
 	dir := w.t.TempDir()
 	for name, text := range map[string]string{"rules.yaml": "version: 1\nruleset: t\ndefaults: {owner: me, response: r.md}\nrules:\n" + rules, "r.md": "x"} {
@@ -95,7 +97,7 @@ func (w *world) use(rules string) {
 	if err != nil {
 		w.t.Fatalf("%v\n%s", err, rules)
 	}
-	w.engine.Use(set)
+	return set
 }
 
 // event is an event of a session that is received now.
