@@ -63,10 +63,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"status"}),
 	}
 	reg.MustRegister(m.seconds)
-	for i := range m.classes {
-		if i > 0 {
-			m.classes[i] = m.seconds.WithLabelValues(strconv.Itoa(i) + "xx")
-		}
+	for _, i := range []int{2, 4, 5} { // there are no others
+		m.classes[i] = m.seconds.WithLabelValues(strconv.Itoa(i) + "xx")
 	}
 	return m
 }
@@ -77,8 +75,8 @@ func (m *Metrics) request(status int, took time.Duration) {
 		c, _ = m.statuses.LoadOrStore(status, m.requests.WithLabelValues(strconv.Itoa(status)))
 	}
 	c.(prometheus.Counter).Inc()
-	if class := status / 100; class >= 1 && class < len(m.classes) {
-		m.classes[class].Observe(took.Seconds())
+	if o := m.classes[min(status/100, 5)]; o != nil {
+		o.Observe(took.Seconds())
 	}
 }
 

@@ -36,6 +36,8 @@ type memory struct {
 	judge  func(pipeline.Event) pipeline.Verdict
 	hold   chan struct{} // closed when answers may go out; nil: at once
 	inside chan struct{} // told of each call
+
+	discard bool // keep nothing
 }
 
 func (m *memory) take(events []pipeline.Event) ([]pipeline.Verdict, error) {
@@ -44,7 +46,9 @@ func (m *memory) take(events []pipeline.Event) ([]pipeline.Verdict, error) {
 	if m.err != nil {
 		return nil, m.err
 	}
-	m.events = append(m.events, events...)
+	if !m.discard {
+		m.events = append(m.events, events...)
+	}
 	verdicts := make([]pipeline.Verdict, len(events))
 	for i, e := range events {
 		verdicts[i].Outcome = pipeline.Stored
