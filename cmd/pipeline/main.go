@@ -47,6 +47,7 @@ var commands = []command{
 	{"demo", "play a shop's day through a pipeline of its own, and check the books", demoCommand},
 	{"import", "send a file of events to a running pipeline, resumable", importCommand},
 	{"receiver", "a webhook sink for trials: verifies, deduplicates, fails on demand", receiverCommand},
+	{"explain", "the story of an event or a message: why did this (not) fire?", explainCommand},
 	{"rules", "check, test, try and list rules", rulesCommand},
 	{"version", "print the version", versionCommand},
 }

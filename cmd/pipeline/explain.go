@@ -1,0 +1,414 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"sluice/pipeline"
+	"sluice/pipeline/evaluate"
+)
+
+const explainAbout = `Tells the story of an event or a message: what was stored, which rules looked at it, which matched, what was suppressed and
+by what, what was sent where with which answer, and what happens next.
+
+  pipeline explain EVENT_ID      as it was sent, or as a UUID
+  pipeline explain MESSAGE_ID    the number from the outbox, or its idempotency key
+
+Rules are looked at as they are now; a message made by another version of its rule says so.`
+
+func explainCommand(ctx context.Context, args []string, env environment) error {
+	fs := newFlags(env, "explain", explainAbout, "pipeline explain order-4711 --rules rules/shop.yaml\npipeline explain 12345")
+	tenant := fs.Int("tenant", 1, "`id` of the tenant that the event belongs to")
+	rules := fs.String("rules", "", "rules `file` (default: the configured one)")
+	settings := databaseFlags(fs)
+	rest, err := parseFlags(fs, args)
+	if err != nil {
+		return err
+	}
+	if len(rest) == 0 {
+		fs.Usage()
+		return flag.ErrHelp
+	}
+	if len(rest) > 1 {
+		return usageError{fmt.Errorf("unexpected argument %q", rest[1])}
+	}
+	cfg, err := settings(env.environ)
+	if err != nil {
+		return err
+	}
+	if *rules != "" {
+		cfg.evaluate.Rules = *rules
+	}
+	x := explainer{out: env.stdout, tenant: int32(*tenant)}
+	if cfg.evaluate.Rules != "" {
+		known, err := knownNames(cfg)
+		if err != nil {
+			return err
+		}
+		known.NoTests = true
+		if x.set, err = evaluate.Load(cfg.evaluate.Rules, known); err != nil {
+			return fmt.Errorf("the rules have errors; see \"pipeline rules check %s\"", cfg.evaluate.Rules)
+		}
+	}
+	conn, err := connectDatabase(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	x.conn = conn
+	return x.explain(ctx, rest[0])
+}
+
+// explainer prints one story.
+type explainer struct {
+	conn   *pgx.Conn
+	set    *evaluate.Set // nil without rules
+	out    io.Writer
+	tenant int32
+}
+
+func (x *explainer) say(format string, args ...any) { fmt.Fprintf(x.out, format+"\n", args...) }
+
+func (x *explainer) explain(ctx context.Context, id string) error {
+	uuid, isUUID := pipeline.ParseUUID(id)
+	if number, err := strconv.ParseInt(id, 10, 64); err == nil {
+		if found, err := x.messages(ctx, `message_id = $1`, number); found > 0 || err != nil {
+			return err
+		}
+	}
+	if isUUID {
+		if found, err := x.messages(ctx, `idempotency_key = $1`, uuid); found > 0 || err != nil {
+			return err
+		}
+	} else {
+		uuid = pipeline.HashUUID(id)
+	}
+	found, err := x.event(ctx, uuid)
+	if err == nil && !found {
+		found, err = x.quarantined(ctx, uuid)
+	}
+	if err == nil && !found {
+		err = fmt.Errorf("%s is neither a message nor a stored event of tenant %d: it never arrived, it was rejected (then its sender was told), or it was removed by age", id, x.tenant)
+	}
+	return err
+}
+
+// explainEventSQL reads the index of every partition; nothing but the id is known.
+const explainEventSQL = `
+select tableoid::regclass::text, event_id, occurred_at, received_at, event_name, coalesce(anonymous_id, ''), coalesce(user_id, ''), coalesce(session_id, ''),
+	coalesce(page_url, ''), coalesce(referrer, ''), coalesce(user_agent, ''), coalesce(client_id, ''), properties
+from events where tenant_id = $1 and event_id = $2 order by received_at`
+
+func (x *explainer) event(ctx context.Context, id pipeline.UUID) (found bool, err error) {
+	rows, err := x.conn.Query(ctx, explainEventSQL, x.tenant, id)
+	if err != nil {
+		return false, err
+	}
+	e := pipeline.Event{Tenant: x.tenant}
+	var partition string
+	var events []pipeline.Event
+	_, err = pgx.ForEachRow(rows, []any{&partition, &e.ID, &e.OccurredAt, &e.ReceivedAt, &e.Name, &e.AnonymousID, &e.UserID, &e.SessionID,
+		&e.PageURL, &e.Referrer, &e.UserAgent, &e.ClientID, &e.Properties}, func() error {
+		e.OccurredAt, e.ReceivedAt = e.OccurredAt.UTC(), e.ReceivedAt.UTC()
+		events = append(events, e)
+		x.say("Event %s %s of tenant %d, in %s", e.Name, eventName(e), e.Tenant, partition)
+		x.say("  happened %s, arrived %s (%s later)", stamp(e.OccurredAt), stamp(e.ReceivedAt), e.ReceivedAt.Sub(e.OccurredAt).Round(time.Millisecond))
+		for _, f := range [][2]string{{"user_id", e.UserID}, {"anonymous_id", e.AnonymousID}, {"session_id", e.SessionID}, {"properties", string(e.Properties)}} {
+			if f[1] != "" {
+				x.say("  %s: %s", f[0], short(f[1]))
+			}
+		}
+		e.Properties = nil
+		return nil
+	})
+	if err != nil || len(events) == 0 {
+		return false, err
+	}
+	if len(events) > 1 {
+		x.say("\nThe id is stored %d times, each with another occurred_at: those are different events.", len(events))
+	}
+	for _, e := range events {
+		if err := x.rules(ctx, e); err != nil {
+			return true, err
+		}
+	}
+	x.say("\nMessages because of it:")
+	n, err := x.messages(ctx, `tenant_id = $1 and event_id = $2`, x.tenant, id)
+	if n == 0 && err == nil {
+		x.say("  none")
+	}
+	return true, err
+}
+
+func eventName(e pipeline.Event) string {
+	if e.ClientID != "" {
+		return fmt.Sprintf("%s (%s)", e.ClientID, e.ID)
+	}
+	return e.ID.String()
+}
+
+func (x *explainer) quarantined(ctx context.Context, id pipeline.UUID) (bool, error) {
+	var at time.Time
+	var state, reason string
+	err := x.conn.QueryRow(ctx, `select quarantined_at, sqlstate, reason from quarantine where tenant_id = $1 and event_id = $2`, x.tenant, id).Scan(&at, &state, &reason)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil
+	}
+	if err == nil {
+		x.say("Event %s is in quarantine since %s: PostgreSQL would not store it (%s: %s). No rule saw it.\nNext: pipeline quarantine export, and pipeline import once the cause is gone.", id, stamp(at), state, reason)
+	}
+	return true, err
+}
+
+// rules says what each rule that listens makes of the event, and why no message came of a match.
+func (x *explainer) rules(ctx context.Context, e pipeline.Event) error {
+	if x.set == nil {
+		x.say("\nWhich rules looked at it is not known without a rules file: add --rules FILE.")
+		return nil
+	}
+	looks := x.set.Explain(evaluate.DefaultConfig(), e)
+	x.say("\nRules that listen to %s, as they are now:", e.Name)
+	if len(looks) == 0 {
+		x.say("  none")
+	}
+	for _, l := range looks {
+		head := fmt.Sprintf("  %s (%s, version %s, as %s)", l.Rule, l.State, l.Hash, l.As)
+		switch {
+		case l.Failure != "" && l.Matched:
+			x.say("%s: matched, but could not decide: %s", head, l.Failure)
+		case l.Failure != "":
+			x.say("%s: could not decide, which counts as no match: %s", head, l.Failure)
+		case !l.Matched:
+			x.say("%s: did not match", head)
+		case l.Kind == "rate":
+			x.say("%s: counted", head)
+		case l.Kind == "absence":
+			x.say("%s: matched, for key %q", head, l.Key)
+			if err := x.timer(ctx, l); err != nil {
+				return err
+			}
+		default:
+			x.say("%s: matched, with key %q and subject %q", head, l.Key, l.Subject)
+			if err := x.suppressed(ctx, e, l); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+const timerSQL = `
+select trigger_at, cancel_at, activity_at, done_at, armed_at, armed_at + $4::interval, now() from absence_timers
+where tenant_id = $1 and timer = $2 and key = $3`
+
+func (x *explainer) timer(ctx context.Context, l evaluate.Look) error {
+	var trigger, cancel, activity, done, armed, due *time.Time
+	var now time.Time
+	err := x.conn.QueryRow(ctx, timerSQL, x.tenant, l.Timer, l.Key, l.Within).Scan(&trigger, &cancel, &activity, &done, &armed, &due, &now)
+	if errors.Is(err, pgx.ErrNoRows) {
+		x.say("    its timer is gone: everything about the key is older than the rule's lookback, or the rule came into force later")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	x.say("    latest trigger %s, latest cancel %s, latest activity %s", stampOr(trigger), stampOr(cancel), stampOr(activity))
+	switch {
+	case armed != nil && due.After(now):
+		x.say("    it waits since %s; next: it fires at %s, unless it is cancelled", stamp(*armed), stamp(*due))
+	case armed != nil:
+		x.say("    it waits since %s and is due since %s; next: the sweep takes it", stamp(*armed), stamp(*due))
+	case trigger == nil:
+		x.say("    nothing has triggered it")
+	case cancel != nil && !cancel.Before(*trigger):
+		x.say("    it does not wait: it was cancelled at %s", stamp(*cancel))
+	case done != nil:
+		x.say("    it has run out and was decided about; the messages of this rule for the key are:")
+		n, err := x.messages(ctx, `tenant_id = $1 and rule_id = $2 and (dedupe_key = $3 or dedupe_key like $3 || '@%')`, x.tenant, l.Rule, l.Key)
+		if n == 0 && err == nil {
+			x.say("    none, or they were pruned")
+		}
+		return err
+	}
+	return nil
+}
+
+// suppressed looks for what kept a match from becoming a message.
+func (x *explainer) suppressed(ctx context.Context, e pipeline.Event, l evaluate.Look) error {
+	var made int
+	if err := x.conn.QueryRow(ctx, `select count(*) from outbox where tenant_id = $1 and rule_id = $2 and event_id = $3`, x.tenant, l.Rule, e.ID).Scan(&made); err != nil || made > 0 {
+		return err
+	}
+	var id int64
+	var event *pipeline.UUID
+	var at time.Time
+	err := x.conn.QueryRow(ctx, `select message_id, event_id, created_at from outbox where tenant_id = $1 and rule_id = $2 and dedupe_key = $3
+		order by message_id limit 1`, x.tenant, l.Rule, l.Key).Scan(&id, &event, &at)
+	if err == nil {
+		x.say("    suppressed as a duplicate: the key was used at %s by message %d", stamp(at), id)
+		return nil
+	}
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return err
+	}
+	var remembered bool
+	if err := x.conn.QueryRow(ctx, `select exists (select from dedupe_keys where tenant_id = $1 and key_hash = $2)`, x.tenant, l.Ledger).Scan(&remembered); err != nil {
+		return err
+	}
+	if !remembered {
+		x.say("    no decision was recorded: the rule was not in force, or was another version, when the event arrived")
+		return nil
+	}
+	if l.Cooldown == 0 && l.CapMax == 0 {
+		x.say("    the key is remembered, but its message was pruned")
+		return nil
+	}
+	var recent []time.Time
+	var held int64
+	var due *time.Time
+	err = x.conn.QueryRow(ctx, `select recent, suppressed, digest_due_at from rule_subjects where tenant_id = $1 and rule_id = $2 and subject = $3`,
+		x.tenant, l.StateKey, l.Subject).Scan(&recent, &held, &due)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return err
+	}
+	var limits []string
+	if l.Cooldown > 0 {
+		limits = append(limits, fmt.Sprintf("a cooldown of %s", l.Cooldown))
+	}
+	if l.CapMax > 0 {
+		limits = append(limits, fmt.Sprintf("a cap of %d in %s", l.CapMax, l.CapPer))
+	}
+	x.say("    held back by %s for the subject, or its message was pruned", strings.Join(limits, " or "))
+	for _, at := range recent {
+		x.say("      granted at %s", stamp(at))
+	}
+	if due != nil {
+		x.say("      %d held back so far; next: a digest tells so at %s", held, stamp(*due))
+	}
+	return nil
+}
+
+const explainMessagesSQL = `
+select message_id, tenant_id, type, coalesce(rule_id, ''), coalesce(rule_hash, ''), destination, subject_key, dedupe_key, status, attempts,
+	created_at, run_after, locked_until, finished_at, coalesce(last_error, ''), payload::text, idempotency_key::text, event_id, now()
+from outbox where `
+
+// messages tells the story of every message that the condition finds.
+func (x *explainer) messages(ctx context.Context, where string, args ...any) (n int, err error) {
+	type message struct {
+		id                                                                            int64
+		tenant                                                                        int32
+		kind, rule, hash, destination, subject, key, status, lastError, payload, idem string
+		attempts                                                                      int
+		created, runAfter, now                                                        time.Time
+		locked, finished                                                              *time.Time
+		event                                                                         *pipeline.UUID
+	}
+	rows, err := x.conn.Query(ctx, explainMessagesSQL+where+" order by message_id", args...)
+	if err != nil {
+		return 0, err
+	}
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m message, err error) {
+		err = row.Scan(&m.id, &m.tenant, &m.kind, &m.rule, &m.hash, &m.destination, &m.subject, &m.key, &m.status, &m.attempts, &m.created,
+			&m.runAfter, &m.locked, &m.finished, &m.lastError, &m.payload, &m.idem, &m.event, &m.now)
+		return m, err
+	})
+	for _, m := range found {
+		x.say("Message %d to %s, subject %q, key %q, Idempotency-Key %s", m.id, m.destination, m.subject, m.key, m.idem)
+		if m.rule != "" {
+			by := "decided by " + m.rule + ", version " + m.hash
+			if m.event != nil {
+				by += ", because of event " + m.event.String()
+			}
+			x.say("  %s%s", by, x.changed(m.rule, m.hash))
+		} else {
+			x.say("  of type %s, put into the outbox by an application", m.kind)
+		}
+		x.say("  made %s, payload %s", stamp(m.created), short(m.payload))
+		if err := x.attempts(ctx, m.id); err != nil {
+			return len(found), err
+		}
+		switch {
+		case m.finished != nil && m.status == "sent":
+			x.say("  sent at %s, after %d attempts", stamp(*m.finished), m.attempts)
+		case m.finished != nil && m.status == "skipped":
+			x.say("  skipped at %s: %s", stamp(*m.finished), m.lastError)
+		case m.status == "dead":
+			x.say("  given up after %d attempts: %s\n  Next: nothing, unless someone runs pipeline outbox retry.", m.attempts, short(m.lastError))
+		case m.locked != nil && m.locked.After(m.now):
+			x.say("  a worker has it until %s", stamp(*m.locked))
+		case m.runAfter.After(m.now):
+			x.say("  next: attempt %d at %s", m.attempts+1, stamp(m.runAfter))
+		default:
+			x.say("  next: attempt %d, due since %s; if that is long ago, look whether a process with the role deliver runs and knows %s", m.attempts+1, stamp(m.runAfter), m.destination)
+		}
+	}
+	return len(found), err
+}
+
+// changed says that the rule has another version now than when it decided.
+func (x *explainer) changed(rule, hash string) string {
+	if x.set == nil {
+		return ""
+	}
+	for _, r := range x.set.Rules() {
+		if r.Name == rule && r.Hash != hash {
+			return "; the rule is version " + r.Hash + " now"
+		} else if r.Name == rule {
+			return ""
+		}
+	}
+	return "; the rule does not exist any more"
+}
+
+func (x *explainer) attempts(ctx context.Context, message int64) error {
+	rows, err := x.conn.Query(ctx, `select attempt, started_at, latency_seconds, status, http_status, coalesce(error, '') from outbox_attempts
+		where message_id = $1 order by started_at`, message)
+	if err != nil {
+		return err
+	}
+	var attempt, code *int
+	var started time.Time
+	var latency float32
+	var status, text string
+	_, err = pgx.ForEachRow(rows, []any{&attempt, &started, &latency, &status, &code, &text}, func() error {
+		answer := ""
+		if code != nil && *code != 0 {
+			answer = fmt.Sprintf(", answer %d", *code)
+		}
+		if text != "" {
+			answer += ", " + short(text)
+		}
+		n := "attempt"
+		if attempt != nil {
+			n = fmt.Sprintf("attempt %d", *attempt)
+		}
+		x.say("  %s at %s: %s after %s%s", n, stamp(started), status, time.Duration(float64(latency)*float64(time.Second)).Round(time.Millisecond), answer)
+		return nil
+	})
+	return err
+}
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000Z") }
+
+func stampOr(t *time.Time) string {
+	if t == nil {
+		return "none"
+	}
+	return stamp(*t)
+}
+
+func short(s string) string {
+	if r := []rune(s); len(r) > 300 {
+		return string(r[:300]) + "..."
+	}
+	return s
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"sluice/internal/pgtest"
+)
+
+// TestExplain: why did this fire, and why did that not, asked of a running pipeline.
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	receiver := startReceiver(t, receiverOptions{})
+	node := startNode(t, url, writeRules(t, receiver.URL, "[50ms]")...)
+	conn := connect(t, url)
+	post := func(id, name, properties string) {
+		t.Helper()
+		body := fmt.Sprintf(`{"event_id":%q,"event_name":%q,"occurred_at":%q,"user_id":"u1","session_id":"s1","properties":%s}`,
+			id, name, time.Now().UTC().Format(time.RFC3339Nano), properties)
+		if r := postEvents(client(t), node.url, body); r.status != 200 || r.Stored != 1 {
+			t.Fatalf("%+v", r)
+		}
+	}
+	post("big-1", "purchase_completed", `{"order_id":"o1","amount_cents":50000}`)
+	post("big-2", "purchase_completed", `{"order_id":"o2","amount_cents":50000}`)
+	post("again", "purchase_completed", `{"order_id":"o1","amount_cents":50000}`)
+	post("small", "purchase_completed", `{"order_id":"o3","amount_cents":5}`)
+	post("odd", "purchase_completed", `{"order_id":"o4"}`)
+	post("cart", "add_to_cart", `{"sku":"tea"}`)
+	post("nobody", "page_viewed", `{}`)
+	eventually(t, "the message is sent", func() bool { return query1(t, conn, `select count(*) from outbox where status = 'sent'`) == 1 })
+	check := func(id string, wants ...string) {
+		t.Helper()
+		status, out, errOut := runCommand(t, nil, "explain", id, "--rules", "../../rules/shop.yaml", "--database-url", url)
+		for _, want := range wants {
+			if status != 0 || !strings.Contains(out, want) {
+				t.Errorf("explain %s: exit status %d, lacks %q:\n%s%s", id, status, want, out, errOut)
+			}
+		}
+	}
+	check("big-1", `happened `, `shop/big-purchase (active, version `, `matched, with key "o1" and subject "sales-team"`, "attempt 1 at", "answer 200", "sent at", "shop/conversion-drop")
+	check("big-2", "held back by a cooldown of 15m0s", "granted at", "Messages because of it:\n  none")
+	check("again", "suppressed as a duplicate: the key was used at", "by message 1")
+	check("small", "shop/big-purchase (active", "did not match")
+	check("odd", `could not decide, which counts as no match: expression: the event has no "properties.amount_cents"`)
+	check("cart", `for key "s1"`, "it waits since", "next: it fires at")
+	check("nobody", "Rules that listen to page_viewed, as they are now:\n  none")
+	check("1", "Message 1 to sales", "decided by shop/big-purchase, version ", "sent at")
+	status, _, errOut := runCommand(t, nil, "explain", "unheard-of", "--database-url", url)
+	if status != 1 || !strings.Contains(errOut, "it never arrived") {
+		t.Errorf("exit status %d: %s", status, errOut)
+	}
+}
