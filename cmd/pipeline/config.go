@@ -55,7 +55,7 @@ func defaultConfig() *config {
 		adminListen:  "127.0.0.1:9090",
 		logFormat:    "auto",
 		logLevel:     "info",
-		startTimeout: time.Minute,
+		startTimeout: 2 * time.Minute,
 		drainTimeout: 30 * time.Second,
 		readyFill:    0.95,
 		queryConns:   6,

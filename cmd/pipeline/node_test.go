@@ -45,7 +45,7 @@ func startNode(t *testing.T, url string, args ...string) *child {
 
 func startProcess(t *testing.T, ready string, args ...string) *child {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	c, err := startChild(ctx, t.TempDir(), args[0], ready, nil, args...)
 	if err != nil {

@@ -62,7 +62,7 @@ func tempDir(t *testing.T) string {
 
 func mustStart(t *testing.T, cfg Config) *Server {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	s, err := Start(ctx, cfg)
 	if err != nil {
@@ -124,7 +124,7 @@ func mustKnow(t *testing.T, url string) {
 // eventually waits for a condition of the outside world.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !condition(); {
+	for end := time.Now().Add(4 * time.Minute); !condition(); {
 		if time.Now().After(end) {
 			t.Fatalf("not within a minute: %s", what)
 		}
