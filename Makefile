@@ -1,4 +1,4 @@
-.PHONY: help setup build run demo test race lint bench loadtest
+.PHONY: help setup build run demo test fuzz race lint bench loadtest
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 help: ## this list
@@ -20,6 +20,11 @@ demo: setup build ## the main job from nothing: a shop's day, stored, decided, s
 test: setup ## all tests, on real PostgreSQL
 	@./.ci/node
 	go test ./...
+	@$(MAKE) --no-print-directory fuzz
+
+fuzz: ## every fuzz target, FUZZTIME=5000x inputs or for example 5m
+	@git grep -o '^func Fuzz[A-Za-z]*' -- '*_test.go' | sed 's/:func / /' | while read -r file name; do \
+	  go test -run '^$$' -fuzz "^$$name$$" -fuzztime $${FUZZTIME:-5000x} "./$${file%/*}" || exit 1; done
 
 race: setup ## all tests under the race detector
 	@./.ci/node
