@@ -1,8 +1,8 @@
-.PHONY: help setup build run demo test fuzz race lint bench loadtest
+.PHONY: help setup build run demo test fuzz race lint bench bench-quick loadtest
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 setup: ## install what is missing: PostgreSQL's programs and the Go modules
 	@./.ci/postgresql
@@ -35,8 +35,12 @@ lint: ## gofmt, go vet, staticcheck
 	go vet ./...
 	go run $(STATICCHECK) ./...
 
-bench: setup ## the benchmarks, on real PostgreSQL
-	go test -run '^$$' -bench . -benchtime 5x -timeout 15m ./bench/...
+bench: setup build ## each path beside its floor, about 10 minutes: a table here, charts in bench/out/report.html
+	bin/pipeline bench
+	go test -run '^$$' -bench 'Decode|Scan|Encode|Decide' -benchtime 200ms -count 5 ./pipeline/... | tee bench/out/hot-functions.txt
+
+bench-quick: setup build ## the same in two minutes, with a wider spread
+	bin/pipeline bench --quick
 
 SCRIPT ?= smoke
 loadtest: setup build ## load by k6, which you have to install: make loadtest SCRIPT=ramp; loadtest/README.md lists the scripts

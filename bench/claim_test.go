@@ -25,30 +25,44 @@ const (
 // so that no dead row version can be removed; and beside five million finished rows.
 func BenchmarkClaim(b *testing.B) {
 	ctx := context.Background()
-	pg := startPostgres(b)
-	q, err := claim.New(claim.DefaultConfig(), pg.pool, claim.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	pg, err := OpenDatabase(ctx, "")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := pg.Close(); err != nil {
+			b.Error(err)
+		}
+	})
+	q, err := claim.New(claim.DefaultConfig(), pg.Pool, claim.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}
 	exec := func(sql string, args ...any) {
 		b.Helper()
-		if _, err := pg.pool.Exec(ctx, sql, args...); err != nil {
+		if _, err := pg.Pool.Exec(ctx, sql, args...); err != nil {
 			b.Fatalf("%s: %v", sql, err)
+		}
+	}
+	reset := func() {
+		b.Helper()
+		if err := pg.reset(ctx); err != nil {
+			b.Fatal(err)
 		}
 	}
 	var clean []time.Duration
 	for b.Loop() {
-		pg.truncate(b)
+		reset()
 		clean = claims(b, pg, q)
 		report(b, "clean", clean, clean)
 
-		pg.truncate(b)
+		reset()
 		exec(insertDueSQL, "paused", 10_000)
 		report(b, "paused", claims(b, pg, q), clean)
 
-		pg.truncate(b)
+		reset()
 		exec(`vacuum analyze outbox`)
-		held, err := pg.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+		held, err := pg.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -60,7 +74,7 @@ func BenchmarkClaim(b *testing.B) {
 			b.Fatal(err)
 		}
 
-		pg.truncate(b)
+		reset()
 		for range 10 {
 			exec(`insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, payload, status, attempts, finished_at)
 				select 1, 'welcome', 'user-' || i, 'key-' || i, 'crm', '{"plan":"pro"}', 'sent', 1, now() from generate_series(1, $1::int) i`, finishedRows/10)
@@ -77,10 +91,10 @@ insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, paylo
 select 1, 'welcome', 'user-' || i, gen_random_uuid()::text, $1, '{"plan":"pro"}' from generate_series(1, $2::int) i`
 
 // claims claims and finishes a batch at a time, of a backlog that stays the same, and gives the time of each claim.
-func claims(b *testing.B, pg *postgres, q *claim.Queue) (took []time.Duration) {
+func claims(b *testing.B, pg *Database, q *claim.Queue) (took []time.Duration) {
 	b.Helper()
 	ctx := context.Background()
-	if _, err := pg.pool.Exec(ctx, insertDueSQL, "crm", 5*claimBatch); err != nil {
+	if _, err := pg.Pool.Exec(ctx, insertDueSQL, "crm", 5*claimBatch); err != nil {
 		b.Fatal(err)
 	}
 	for range claimRounds {
@@ -97,7 +111,7 @@ func claims(b *testing.B, pg *postgres, q *claim.Queue) (took []time.Duration) {
 		if late, err := q.Finish(ctx, results); err != nil || late != 0 {
 			b.Fatalf("finish: %d late, %v", late, err)
 		}
-		if _, err := pg.pool.Exec(ctx, insertDueSQL, "crm", claimBatch); err != nil {
+		if _, err := pg.Pool.Exec(ctx, insertDueSQL, "crm", claimBatch); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -110,7 +124,7 @@ func report(b *testing.B, name string, took, clean []time.Duration) {
 		for _, t := range d[from:] {
 			all = append(all, t.Seconds()*1000)
 		}
-		return median(all)
+		return spread(all).Median
 	}
 	b.ReportMetric(ms(took, 0), name+"-ms/claim")
 	// The last fifth tells whether it gets slower as it goes on.

@@ -1,0 +1,142 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/sourcegraph/conc/pool"
+	"github.com/tidwall/gjson"
+	"github.com/valyala/fasthttp"
+
+	"sluice/pipeline"
+)
+
+// rawWriters is how many connections the floor of ingest copies over: as many as the program has writers by default.
+const rawWriters = 2
+
+// rawCopy is the floor of ingest: ready-made binary COPY streams of the same rows into the same table, 2,000 rows a
+// transaction, over two connections, for d.
+func rawCopy(ctx context.Context, db *Database, e *Events, d time.Duration) (rows int64, wall time.Duration, err error) {
+	start := time.Now()
+	first := e.take(slots / int64(e.shape.PerRequest) * 20_000) // more than any round plays
+	var block, played atomic.Int64
+	p := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
+	for range rawWriters {
+		p.Go(func(ctx context.Context) error {
+			conn, err := db.Pool.Acquire(ctx)
+			if err != nil {
+				return err
+			}
+			defer conn.Release()
+			var stream []byte
+			for time.Since(start) < d {
+				stream = e.stream(stream[:0], first*int64(e.shape.PerRequest)/slots+1+block.Add(1))
+				if _, err := conn.Conn().PgConn().CopyFrom(ctx, bytes.NewReader(stream), copyEventsSQL); err != nil {
+					return err
+				}
+				played.Add(slots)
+			}
+			return nil
+		})
+	}
+	err = p.Wait()
+	if err != nil {
+		err = fmt.Errorf("bench: raw COPY: %w", err)
+	}
+	return played.Load(), time.Since(start), err
+}
+
+// ServeFloor is the floor of small requests: a fasthttp server that parses the events of a request, all fields of
+// each, and answers. It prints its address as the program does, and serves until ctx ends.
+func ServeFloor(ctx context.Context, out io.Writer) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	server := &fasthttp.Server{Concurrency: 1 << 16, Handler: func(ctx *fasthttp.RequestCtx) {
+		body := ctx.PostBody()
+		if !gjson.ValidBytes(body) {
+			ctx.SetStatusCode(fasthttp.StatusBadRequest)
+			return
+		}
+		stored := 0
+		gjson.ParseBytes(body).ForEach(func(_, event gjson.Result) bool {
+			fields := 0
+			event.ForEach(func(_, value gjson.Result) bool { fields++; return true })
+			if fields > 0 {
+				stored++
+			}
+			return true
+		})
+		ctx.SetContentType("application/json")
+		ctx.Response.SetBodyRaw(append(strconv.AppendInt([]byte(`{"stored":`), int64(stored), 10), `,"duplicate":0,"rejected":0,"events":[]}`...))
+	}}
+	if err := json.NewEncoder(out).Encode(map[string]string{"msg": "taking events", "url": "http://" + l.Addr().String()}); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = server.Shutdown() })
+	defer stop()
+	return server.Serve(l)
+}
+
+// SendFloor is the floor of delivery: it posts ready-made messages, signed in both forms as the program does, from
+// memory, over so many connections, and nothing is recorded.
+func SendFloor(ctx context.Context, url string, messages, connections int, out io.Writer) error {
+	key, err := base64.StdEncoding.DecodeString(secret[len("whsec_"):])
+	if err != nil {
+		return err
+	}
+	client := &fasthttp.Client{MaxConnsPerHost: connections, ReadTimeout: time.Minute, WriteTimeout: time.Minute}
+	defer client.CloseIdleConnections()
+	var next atomic.Int64
+	start := time.Now()
+	p := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
+	for range connections {
+		p.Go(func(ctx context.Context) error {
+			req, resp := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
+			defer fasthttp.ReleaseRequest(req)
+			defer fasthttp.ReleaseResponse(resp)
+			standard, plain := hmac.New(sha256.New, key), hmac.New(sha256.New, []byte(secret))
+			req.SetRequestURI(url)
+			req.Header.SetMethod(fasthttp.MethodPost)
+			req.Header.SetContentType("application/json")
+			for n := next.Add(1); n <= int64(messages) && ctx.Err() == nil; n = next.Add(1) {
+				body := fmt.Appendf(nil, `{"rule":"rule-0","data":{"user_id":"u-%06d","event_id":"%s","price_cents":%d}}`, n%20_000, pipeline.HashUUID(strconv.FormatInt(n, 10)), n)
+				id, now := pipeline.NewUUIDv4().String(), strconv.FormatInt(time.Now().Unix(), 10)
+				standard.Reset()
+				fmt.Fprintf(standard, "%s.%s.%s", id, now, body)
+				plain.Reset()
+				plain.Write(body)
+				req.Header.Set("Idempotency-Key", id)
+				req.Header.Set("webhook-id", id)
+				req.Header.Set("webhook-timestamp", now)
+				req.Header.Set("webhook-signature", "v1,"+base64.StdEncoding.EncodeToString(standard.Sum(nil)))
+				req.Header.Set("X-Signature", "sha256="+hex.EncodeToString(plain.Sum(nil)))
+				req.SetBodyRaw(body)
+				if err := client.Do(req, resp); err != nil {
+					return err
+				}
+				if resp.StatusCode() != fasthttp.StatusOK {
+					return errors.New(resp.String())
+				}
+			}
+			return nil
+		})
+	}
+	if err := p.Wait(); err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(map[string]any{"msg": "sent", "seconds": time.Since(start).Seconds(), "cpu_seconds": selfCPU().Seconds()})
+}

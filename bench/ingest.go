@@ -1,0 +1,192 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// connections is how many clients post requests of many events at a time.
+const connections = 64
+
+// ingest compares the way from HTTP to COMMIT with raw COPY of the same rows into the same table: without rules, with
+// rules, and with rules and retries. All take turns in every round, the floor too. It returns the rate reached with
+// rules, and a program with rules that goes on.
+func (l *lab) ingest(ctx context.Context) (_ []Result, err error) {
+	clean, err := NewEvents(Shape{PerRequest: 100, Matching: 0.05})
+	if err != nil {
+		return nil, err
+	}
+	if err := clean.prepareRows(ctx, l.db); err != nil {
+		return nil, err
+	}
+	retried, err := NewEvents(Shape{PerRequest: 100, Matching: 0.05, Retries: 0.02})
+	if err != nil {
+		return nil, err
+	}
+	rules, err := files(l.dir, "http://127.0.0.1:9", 8)
+	if err != nil {
+		return nil, err
+	}
+	plain, err := l.startSide(ctx, clean, connections, "--roles", "ingest")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, plain.stop()) }()
+	decided, err := l.startSide(ctx, clean, connections, append(rules, "--roles", "ingest")...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, decided.stop()) }()
+	repeated := *decided
+	repeated.events, repeated.stages = retried, map[string][]float64{}
+
+	rounds, d := pick(l, 3, 7), pick(l, 1500*time.Millisecond, 5*time.Second)
+	var rawRates []float64
+	var rawCPU side
+	sides := []*side{plain, decided, &repeated}
+	for _, s := range sides {
+		if err := l.warm(ctx, s); err != nil {
+			return nil, err
+		}
+	}
+	for round := range rounds {
+		l.next("ingest, round %d of %d", round+1, rounds)
+		if err := l.db.reset(ctx); err != nil {
+			return nil, err
+		}
+		var rows int64
+		var wall time.Duration
+		spent, err := measure(l.db, 0, func() error {
+			rows, wall, err = rawCopy(ctx, l.db, clean, d)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		if stored, ids, err := l.db.stored(ctx); err != nil || stored != rows || ids != rows {
+			return nil, errors.Join(err, errors.New("bench: raw COPY stored another number of rows than it played"))
+		}
+		rawRates = append(rawRates, float64(rows)/wall.Seconds())
+		rawCPU.spent(spent.per(rows))
+		for _, s := range sides {
+			if _, err := s.round(ctx, l.db, func(w *load) (*tally, error) { w.url += "/v1/events"; return w.max(ctx, d) }); err != nil {
+				return nil, err
+			}
+		}
+	}
+	floor := &Floor{Name: "raw COPY, 2 connections", rates: rawRates, CPU: rawCPU.medianCPU()}
+	var results []Result
+	add := func(s *side, name, title string, mostPostgres float64) *Result {
+		r := s.result(name, title, floor)
+		of := r.Floor.Ratio
+		if s.events.shape.Retries > 0 { // every batch takes the second path; only its cost in PostgreSQL is bounded
+			r.Note = fmt.Sprintf("of raw COPY %s (%s-%s)", figure(of.Median), figure(of.Low), figure(of.High))
+		} else {
+			r.Checks = append(r.Checks, Check{What: "of raw COPY", Got: of, Bound: 0.7, Floor: true},
+				Check{What: "program CPU", Got: spread(s.cpu.program), Unit: "us/event", Bound: 5})
+		}
+		if l.db.postmaster != 0 {
+			r.Checks = append(r.Checks, Check{What: "PostgreSQL CPU, times raw COPY's", Got: ratios(s.cpu.postgres, rawCPU.cpu.postgres), Bound: mostPostgres})
+		}
+		results = append(results, r)
+		return &results[len(results)-1]
+	}
+	add(plain, "ingest", "HTTP to COMMIT, 100 events a request, no rules", 1.15)
+	add(decided, "ingest-rules", "the same with 20 rules, 3 of which share 5 % of the events", 1.15)
+	add(&repeated, "ingest-retries", "the same with 20 rules, and 2 % of the events sent twice", 1.6)
+	evaluation := decided.result("evaluation", "20 rules beside none: what deciding and recording add", &Floor{Name: "no rules", rates: plain.rates, CPU: plain.medianCPU()})
+	evaluation.Checks = []Check{{What: "time in transactions per event, times that without rules", Got: ratios(decided.stages["transaction_us_per_event"], plain.stages["transaction_us_per_event"]), Bound: 1.25}}
+	results = append(results, evaluation)
+
+	latency, err := l.latency(ctx, decided, spread(decided.rates).Median)
+	return append(results, latency...), err
+}
+
+func (l *lab) warm(ctx context.Context, s *side) error {
+	if err := l.db.reset(ctx); err != nil {
+		return err
+	}
+	s.events.begin()
+	_, err := (&load{url: s.url + "/v1/events", events: s.events, connections: s.conns}).max(ctx, warmup)
+	return err
+}
+
+// latency loads a program with half of the rate that it reached, in an open loop, and then with one event at a time.
+func (l *lab) latency(ctx context.Context, s *side, most float64) ([]Result, error) {
+	l.next("latency at half the rate")
+	d := pick(l, 6*time.Second, 20*time.Second)
+	half := &side{program: s.program, url: s.url, events: s.events, conns: 256, stages: map[string][]float64{}}
+	t, err := half.round(ctx, l.db, func(w *load) (*tally, error) { w.url += "/v1/events"; return w.paced(ctx, most/2, d) })
+	if err != nil {
+		return nil, err
+	}
+	half.latency = t.answers.summary()
+	r := half.result("latency", "answers after COMMIT at half of the highest rate, open loop, 20 rules", nil)
+	r.Checks = []Check{atMost("p50", half.latency.P50, 15), atMost("p99", half.latency.P99, 50)}
+	r.Note = "the generator itself was late by " + figure(t.lateness.summary().P99) + " ms (p99), which is part of the figures"
+
+	l.next("one event at a time")
+	one, err := NewEvents(Shape{PerRequest: 1, Matching: 0.05})
+	if err != nil {
+		return nil, err
+	}
+	single := &side{program: s.program, url: s.url, events: one, conns: 1, stages: map[string][]float64{}}
+	t, err = single.round(ctx, l.db, func(w *load) (*tally, error) { w.url += "/v1/events"; return w.max(ctx, d/4) })
+	if err != nil {
+		return nil, err
+	}
+	single.latency = t.answers.summary()
+	alone := single.result("latency-alone", "one client, one event at a time: no wait for company", nil)
+	// The answer can't come before COMMIT; twice its transaction is a guess at what the rest may take.
+	alone.Checks = []Check{atMost("p50", single.latency.P50, 2*alone.Stages["transaction_ms"]+1)}
+	return []Result{r, alone}, nil
+}
+
+func atMost(what string, ms, bound float64) Check {
+	return Check{What: what, Got: Spread{ms, ms, ms}, Unit: "ms", Bound: bound}
+}
+
+// single compares requests of one event over 256 connections with a server that only parses and answers.
+func (l *lab) single(ctx context.Context) (_ []Result, err error) {
+	events, err := NewEvents(Shape{PerRequest: 1})
+	if err != nil {
+		return nil, err
+	}
+	floor, err := startProgram(ctx, l.Program, l.dir, "taking events", nil, "bench", "floor-server")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, floor.Stop()) }()
+	own, err := l.startSide(ctx, events, 256, "--roles", "ingest")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, own.stop()) }()
+	if err := l.warm(ctx, own); err != nil {
+		return nil, err
+	}
+	rounds, d := pick(l, 3, 5), pick(l, 1500*time.Millisecond, 4*time.Second)
+	var rates []float64
+	var cpu side
+	for round := range rounds {
+		l.next("single events, round %d of %d", round+1, rounds)
+		var t *tally
+		spent, err := measure(l.db, floor.cmd.Process.Pid, func() error {
+			t, err = (&load{url: floor.URL, events: events, connections: 256}).max(ctx, d)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		rates = append(rates, float64(t.stored)/t.wall.Seconds())
+		cpu.spent(spent.per(t.stored))
+		if _, err := own.round(ctx, l.db, func(w *load) (*tally, error) { w.url += "/v1/events"; return w.max(ctx, d) }); err != nil {
+			return nil, err
+		}
+	}
+	r := own.result("ingest-single", "HTTP to COMMIT, one event a request, 256 connections", &Floor{Name: "parse and answer only", rates: rates, CPU: cpu.medianCPU()})
+	r.Checks = []Check{{What: "of a server that only parses and answers", Got: r.Floor.Ratio, Bound: 0.5, Floor: true}}
+	return []Result{r}, nil
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"sluice/bench"
+)
+
+const benchAbout = `Measures this machine: ingest, evaluation, claims, delivery and the whole way, each beside its floor in the same run, with
+every event accounted for. It works in a database that it creates and drops, on a private PostgreSQL or on the server of
+--database-url, whose other databases it does not touch; after a crash drop pipeline_bench_* by hand.
+
+  pipeline bench            everything, about 10 minutes; --quick about 2
+  pipeline bench ingest     one path over a range of settings (--sweep), for "pipeline plan"
+  pipeline bench deliver    the same for delivery, against a receiver of a given latency
+
+Exit status 1 says that events were lost or doubled. A missed floor is printed and fails nothing, since machines are
+busy with other things.`
+
+func benchCommand(ctx context.Context, args []string, env environment) error {
+	if len(args) > 0 {
+		switch args[0] {
+		case "ingest", "deliver":
+			return benchSweep(ctx, args[0], args[1:], env)
+		case "floor-server":
+			return bench.ServeFloor(ctx, env.stdout)
+		case "floor-sender":
+			return benchSender(ctx, args[1:], env)
+		}
+	}
+	fs := newFlags(env, "bench", benchAbout, "pipeline bench --quick\npipeline bench ingest --sweep batch=500,2000,writers=1,2,4,linger=0,5ms")
+	quick := fs.Bool("quick", false, "shorter and fewer rounds: for a first look")
+	database := fs.String("database-url", "", "`server` to measure, as a URL or key=value string; empty: a private one")
+	out := fs.String("out", filepath.Join("bench", "out"), "`folder` for report.json, report.html and figures.md")
+	rest, err := parseFlags(fs, args)
+	if err != nil {
+		return err
+	}
+	if len(rest) > 0 {
+		return usageError{fmt.Errorf("unexpected argument %q%s", rest[0], didYouMean(rest[0], []string{"ingest", "deliver"}))}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	progress := newBenchProgress(env)
+	report, err := bench.Suite(ctx, bench.Options{Program: self, DatabaseURL: *database, Quick: *quick, Progress: progress.show})
+	progress.finish()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(*out, 0o755); err != nil {
+		return err
+	}
+	files := map[string]func(*os.File) error{
+		"report.html": func(f *os.File) error { return bench.WriteHTML(f, report) },
+		"figures.md":  func(f *os.File) error { return bench.WriteMarkdown(f, report) },
+	}
+	for name, write := range files {
+		if err := writeReport(filepath.Join(*out, name), write); err != nil {
+			return err
+		}
+	}
+	if err := bench.WriteJSON(filepath.Join(*out, "report.json"), report); err != nil {
+		return err
+	}
+	if err := bench.WriteTable(env.stdout, report); err != nil {
+		return err
+	}
+	if missed := report.Missed(); len(missed) > 0 {
+		fmt.Fprintf(env.stdout, "\n%d of the bounds were missed. That fails nothing: on a busy machine (load average above) take the figures again.\n", len(missed))
+	}
+	fmt.Fprintf(env.stdout, "\nCharts: %s. For machines: %s.\n", filepath.Join(*out, "report.html"), filepath.Join(*out, "report.json"))
+	if err := report.Err(); err != nil {
+		return fmt.Errorf("the books do not balance: %w", err)
+	}
+	return nil
+}
+
+func writeReport(name string, write func(*os.File) error) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
+}
+
+// benchSender is the floor of delivery, a process of its own; see bench.SendFloor.
+func benchSender(ctx context.Context, args []string, env environment) error {
+	fs := newFlags(env, "bench floor-sender", "Posts signed messages from memory.", "pipeline bench floor-sender --url http://127.0.0.1:9000")
+	url := fs.String("url", "", "where to post")
+	messages := fs.Int("messages", 10_000, "how many")
+	connections := fs.Int("connections", 64, "over how many connections")
+	if _, err := parseFlags(fs, args); err != nil {
+		return err
+	}
+	return bench.SendFloor(ctx, *url, *messages, *connections, env.stdout)
+}

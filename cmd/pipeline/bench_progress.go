@@ -1,0 +1,35 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+)
+
+// benchProgress shows how far a run is: a bar for a person, a line for each step in a log.
+type benchProgress struct {
+	env environment
+	bar *progressbar.ProgressBar // nil before the first step and without a terminal
+}
+
+func newBenchProgress(env environment) *benchProgress { return &benchProgress{env: env} }
+
+func (p *benchProgress) show(step, steps int, what string) {
+	if !p.env.terminal {
+		fmt.Fprintf(p.env.stderr, "bench: %d of %d: %s\n", step+1, steps, what)
+		return
+	}
+	if p.bar == nil {
+		p.bar = progressbar.NewOptions(steps, progressbar.OptionSetWriter(p.env.stderr), progressbar.OptionSetWidth(30),
+			progressbar.OptionShowCount(), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
+	}
+	p.bar.Describe(fmt.Sprintf("%-36.36s", what))
+	_ = p.bar.Set(step) // drawing is not worth failing for
+}
+
+func (p *benchProgress) finish() {
+	if p.bar != nil {
+		_ = p.bar.Clear()
+	}
+}
