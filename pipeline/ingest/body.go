@@ -60,8 +60,8 @@ type failure struct {
 // release gives the memory back for other requests.
 func (r *reader) release(b *body) {
 	r.unreserve(b)
-	// Large ones are rare, and would pin memory.
-	const keep = 1 << 20
+	// Large ones are rare, and what lies in the pool is not counted. A guess: requests of 100 events and more fit.
+	const keep = 128 << 10
 	if cap(b.text) > keep {
 		b.text = nil
 	}

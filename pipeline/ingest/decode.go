@@ -63,6 +63,14 @@ func (d *decoder) reset(cfg *Config, tenant int32, now time.Time) {
 	d.moved, d.key = nil, ""
 }
 
+// drop lets go of the body.
+func (d *decoder) drop() {
+	clear(d.events)
+	clear(d.refused)
+	clear(d.names[:cap(d.names)])
+	d.events, d.refused, d.moved, d.key, d.s.b = d.events[:0], d.refused[:0], nil, "", nil
+}
+
 // open gives where the only JSON value of a body begins.
 func (d *decoder) open(b []byte) (int, *malformed) {
 	d.s.reset(b)

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -124,6 +125,9 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	})
 	return p.Wait()
 }
+
+// Reading is how many bytes the bodies hold that are being read and decoded.
+func (s *Server) Reading() int { return int(s.reader.inUse.Load()) }
 
 // slogPrinter takes what fasthttp has to say, which is about single connections.
 type slogPrinter struct{ log *slog.Logger }
@@ -260,7 +264,6 @@ func (s *Server) events(ctx exchange, kind string) {
 		}
 	}
 	d := s.decoders.Get().(*decoder)
-	defer s.decoders.Put(d)
 	d.reset(&s.cfg, tenant, ctx.Time())
 	m := ctx.shape.decode(d, kind, b.text, header)
 	if m == nil && later {
@@ -271,8 +274,11 @@ func (s *Server) events(ctx exchange, kind string) {
 	if m == nil && ok {
 		events = d.take()
 	}
-	size := len(b.text)
+	size, total, refused := len(b.text), d.count, slices.Clone(d.refused)
 	s.metrics.decoded.Add(float64(size))
+	// A request that waits for its outcome holds no decoder: that has a struct for every event, and pins the body.
+	d.drop()
+	s.decoders.Put(d)
 	// Nothing below refers to the body. A request that may be held counts its memory until it is answered.
 	if !ctx.shape.holds {
 		release()
@@ -291,10 +297,10 @@ func (s *Server) events(ctx exchange, kind string) {
 	if later && !s.admit(ctx, tenant, ok) {
 		return
 	}
-	s.limiters[tenant].spend(d.count, size)
-	s.metrics.receivedEvents(tenant, d.count)
-	s.metrics.rejectedEvents(tenant, d.refused)
-	s.hand(ctx, tenant, events, d.refused)
+	s.limiters[tenant].spend(total, size)
+	s.metrics.receivedEvents(tenant, total)
+	s.metrics.rejectedEvents(tenant, refused)
+	s.hand(ctx, tenant, events, refused)
 }
 
 // admit says whether a tenant may send now; otherwise it has answered.
