@@ -20,6 +20,7 @@ const (
 // what is live would keep the collector running all the time. GOMEMLIMIT in the environment wins.
 func limitMemory(ctx context.Context, maxBytes int, reading func() int) error {
 	if os.Getenv("GOMEMLIMIT") != "" {
+		<-ctx.Done() // a stage that ends stops the process
 		return nil
 	}
 	tick := time.NewTicker(time.Second)
