@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 
+	"sluice/internal/spell"
+
 	"golang.org/x/term"
 )
 
@@ -186,40 +188,8 @@ func indent(s string) string {
 
 // didYouMean gives `; did you mean "x"?` for the nearest of names, or nothing where none is near.
 func didYouMean(got string, names []string) string {
-	best, bestDistance := "", max(2, len(got)/4)+1
-	for _, n := range names {
-		if d := editDistance(got, n); d < bestDistance {
-			best, bestDistance = n, d
-		}
+	if nearest := spell.Nearest(got, names, max(2, len(got)/4)); nearest != "" {
+		return fmt.Sprintf("; did you mean %q?", nearest)
 	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf("; did you mean %q?", best)
-}
-
-// editDistance counts the insertions, deletions, replacements and swaps of neighbours that turn a into b.
-func editDistance(a, b string) int {
-	rows := make([][]int, len(a)+1)
-	for i := range rows {
-		rows[i] = make([]int, len(b)+1)
-		rows[i][0] = i
-	}
-	for j := range rows[0] {
-		rows[0][j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			d := min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				d = min(d, rows[i-2][j-2]+1)
-			}
-			rows[i][j] = d
-		}
-	}
-	return rows[len(a)][len(b)]
+	return ""
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"sluice/internal/spell"
 )
 
 // faults gathers what is wrong with the file, each with its line.
@@ -145,36 +147,10 @@ func contains(all []string, s string) bool {
 	return false
 }
 
-// didYouMean gives the known word nearest to s, as the end of a message; empty where none is near.
+// didYouMean gives the known word nearest to s, as the end of a message, and all that are known where none is near.
 func didYouMean(s string, known []string) string {
-	best, bestDistance := "", len(s)/2+1
-	for _, k := range known {
-		if d := distance(strings.ToLower(s), strings.ToLower(k)); d < bestDistance {
-			best, bestDistance = k, d
-		}
+	if nearest := spell.Nearest(s, known, len(s)/2); nearest != "" {
+		return fmt.Sprintf(": did you mean %q?", nearest)
 	}
-	if best == "" {
-		return ": known are " + strings.Join(known, ", ")
-	}
-	return fmt.Sprintf(": did you mean %q?", best)
-}
-
-// distance is how many characters have to be changed, put in or left out to make b out of a.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
-		}
-	}
-	return row[len(b)]
+	return ": known are " + strings.Join(known, ", ")
 }

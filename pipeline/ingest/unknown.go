@@ -3,7 +3,10 @@ package ingest
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
+
+	"sluice/internal/spell"
 )
 
 // Each unknown field of an event is compared with those before it.
@@ -60,6 +63,9 @@ func (d *decoder) merge(properties []byte) []byte {
 var fieldNames = []string{"event_id", "event_name", "occurred_at", "anonymous_id", "user_id", "session_id", "page_url",
 	"referrer", "user_agent", "properties"}
 
+// plainNames are fieldNames without their underscores, by the same index.
+var plainNames = strings.Split(strings.ReplaceAll(strings.Join(fieldNames, " "), "_", ""), " ")
+
 // What other systems call our fields, in lower case and without separators.
 var otherNames = map[string]string{
 	"id": "event_id", "uuid": "event_id", "messageid": "event_id", "insertid": "event_id", "eventuuid": "event_id",
@@ -89,31 +95,8 @@ func suggest(name string) string {
 	if meant, ok := otherNames[plain]; ok {
 		return meant
 	}
-	best, meant := 3, ""
-	for _, f := range fieldNames {
-		if n := distance(plain, strings.ReplaceAll(f, "_", "")); n < best {
-			best, meant = n, f
-		}
+	if i := slices.Index(plainNames, spell.Nearest(plain, plainNames, 2)); i >= 0 {
+		return fieldNames[i]
 	}
-	return meant
-}
-
-// distance is how many bytes must be put in, taken out or changed to make one of the other.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
-		}
-	}
-	return row[len(b)]
+	return ""
 }
