@@ -135,6 +135,7 @@ func (c *config) settings() []*setting {
 		{key: "claim.lease", value: &c.claim.Lease, doc: "how long a claimed message belongs to its worker. A worker that is killed delays its messages by this much"},
 		{key: "claim.timeout", value: &c.claim.Timeout, doc: "bound on every statement that claims or records"},
 		{key: "claim.gauge-interval", value: &c.claim.GaugeInterval, doc: "how often the backlog is counted for the metrics"},
+		{key: "claim.keep-attempts", value: &c.claim.KeepAttempts, doc: "how long the record of an attempt to deliver stays; 0: for ever"},
 
 		{key: "deliver.poll-interval", value: &c.deliver.PollInterval, doc: "how often the outbox is looked at when nothing woke the dispatcher: the delay of what another node decided"},
 		{key: "deliver.claim-batch", value: &c.deliver.ClaimBatch, unit: "messages", doc: "most messages that one claim takes"},

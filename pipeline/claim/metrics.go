@@ -4,10 +4,10 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // Metrics are what claiming exports. One per Queue.
 type Metrics struct {
-	claims, emptyClaims, lateWrites, released, extended, fullClaims prometheus.Counter
-	leases, finished                                                *prometheus.CounterVec
-	claimSeconds, finishSeconds                                     prometheus.Histogram
-	errors                                                          *prometheus.CounterVec
+	claims, emptyClaims, lateWrites, released, extended, fullClaims, prunedAttempts prometheus.Counter
+	leases, finished                                                                *prometheus.CounterVec
+	claimSeconds, finishSeconds                                                     prometheus.Histogram
+	errors                                                                          *prometheus.CounterVec
 
 	due, leased, scheduled, dead, oldestDue *prometheus.GaugeVec
 }
@@ -36,21 +36,22 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return h
 	}
 	return &Metrics{
-		claims:        counter("claims_total", "Claim statements that ended well."),
-		emptyClaims:   counter("empty_claims_total", "Claims that found nothing."),
-		fullClaims:    counter("full_walks_total", "Walks of a claim that began at a destination's oldest message, and not where the last one ended."),
-		lateWrites:    counter("late_writes_total", "Results refused since the lease had run out and another worker, or an operator, has the message."),
-		released:      counter("released_messages_total", "Leases given back without an attempt."),
-		extended:      counter("extended_leases_total", "Leases extended since their message still waited or was being sent."),
-		leases:        counters("leased_messages_total", "Messages leased.", "destination"),
-		finished:      counters("finished_messages_total", "Results recorded: sent, failed (to be tried again), dead, skipped.", "status"),
-		claimSeconds:  seconds("claim_seconds", "Duration of a claim statement, with its round trip."),
-		finishSeconds: seconds("finish_seconds", "Duration of the statement that records results, with its round trip."),
-		errors:        counters("errors_total", "Statements that failed.", "statement"),
-		due:           gauges("due_messages", "Messages that may be claimed now, at the last count.", "destination"),
-		leased:        gauges("leased_messages", "Messages under a lease, at the last count.", "destination"),
-		scheduled:     gauges("scheduled_messages", "Messages whose time has not come (retries, delays), at the last count.", "destination"),
-		dead:          gauges("dead_messages", "Messages given up, at the last count.", "destination"),
-		oldestDue:     gauges("oldest_due_seconds", "How long ago the oldest due message could first have been claimed, at the last count.", "destination"),
+		claims:         counter("claims_total", "Claim statements that ended well."),
+		emptyClaims:    counter("empty_claims_total", "Claims that found nothing."),
+		fullClaims:     counter("full_walks_total", "Walks of a claim that began at a destination's oldest message, and not where the last one ended."),
+		prunedAttempts: counter("pruned_attempts_total", "Records of attempts deleted for their age."),
+		lateWrites:     counter("late_writes_total", "Results refused since the lease had run out and another worker, or an operator, has the message."),
+		released:       counter("released_messages_total", "Leases given back without an attempt."),
+		extended:       counter("extended_leases_total", "Leases extended since their message still waited or was being sent."),
+		leases:         counters("leased_messages_total", "Messages leased.", "destination"),
+		finished:       counters("finished_messages_total", "Results recorded: sent, failed (to be tried again), dead, skipped.", "status"),
+		claimSeconds:   seconds("claim_seconds", "Duration of a claim statement, with its round trip."),
+		finishSeconds:  seconds("finish_seconds", "Duration of the statement that records results, with its round trip."),
+		errors:         counters("errors_total", "Statements that failed.", "statement"),
+		due:            gauges("due_messages", "Messages that may be claimed now, at the last count.", "destination"),
+		leased:         gauges("leased_messages", "Messages under a lease, at the last count.", "destination"),
+		scheduled:      gauges("scheduled_messages", "Messages whose time has not come (retries, delays), at the last count.", "destination"),
+		dead:           gauges("dead_messages", "Messages given up, at the last count.", "destination"),
+		oldestDue:      gauges("oldest_due_seconds", "How long ago the oldest due message could first have been claimed, at the last count.", "destination"),
 	}
 }

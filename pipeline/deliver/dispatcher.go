@@ -246,7 +246,10 @@ func (d *Dispatcher) spread(leases []pipeline.Lease, room map[string]int) {
 // send is one sender: it sends what its lane has until that is empty.
 func (d *Dispatcher) send(l *lane) {
 	for {
-		lease, ok := l.next()
+		lease, ok, claim := l.next()
+		if claim {
+			poke(d.freed)
+		}
 		if !ok {
 			return
 		}

@@ -107,7 +107,7 @@ func TestBreakerCostsNoAttempts(t *testing.T) {
 	q := &fakeQueue{lease: time.Minute}
 	q.add("crm", 200)
 	d := start(t, DefaultConfig(), destinations(t, hook("crm", url, "concurrency: 1", "breaker: {failures: 5, pause: 1h, max_pause: 1h}")), q)
-	eventually(t, "what was held released", func() bool { return q.count(pipeline.Released) == 3 })
+	eventually(t, "what was held released", func() bool { return q.count(pipeline.Failed) == 5 && d.held.Load() == 0 })
 	if n := tries.Load(); n != 5 || q.count(pipeline.Failed) != 5 {
 		t.Errorf("%d tries, %d failed; want 5 and 5", n, q.count(pipeline.Failed))
 	}
@@ -118,8 +118,9 @@ func TestBreakerCostsNoAttempts(t *testing.T) {
 	}
 	d.Nudge()
 	eventually(t, "the nudge was taken", func() bool { return len(d.nudge) == 0 })
-	if n := len(q.recorded()); n != 8 {
-		t.Errorf("%d results while it is closed; want 8", n)
+	released := len(q.recorded()) - 5
+	if released < 1 || released > 4*8 {
+		t.Errorf("%d messages released; want those that were held, 32 at most", released)
 	}
 	// The hour passes.
 	up.Store(true)
@@ -128,7 +129,7 @@ func TestBreakerCostsNoAttempts(t *testing.T) {
 	g.until = time.Now()
 	g.mu.Unlock()
 	d.Nudge()
-	eventually(t, "the rest sent", func() bool { return q.count(pipeline.Sent) == 192 })
+	eventually(t, "the rest sent", func() bool { return q.count(pipeline.Sent) == 195-released })
 }
 
 func TestRetryAfterIsHonouredWithinBounds(t *testing.T) {
@@ -194,12 +195,12 @@ func TestLeasesAreExtended(t *testing.T) {
 	leases, _ := q.Claim(t.Context(), map[string]int{"crm": 2})
 	d.held.Add(2)
 	l.add(leases, 2, func(*lane) {})
-	first, _ := l.next()
+	first, _, _ := l.next()
 	d.extendLane(t.Context(), l, time.Now().Add(time.Hour))
 	if q.extended != 1 || l.sending[first.ID].until.Sub(first.Until) <= 0 {
 		t.Errorf("%d leases extended, the first until %s; want that one, past %s", q.extended, l.sending[first.ID].until, first.Until)
 	}
-	if _, ok := l.next(); ok {
+	if _, ok, _ := l.next(); ok {
 		t.Error("a message that another worker has is still to be sent")
 	}
 	if d.held.Load() != 1 {

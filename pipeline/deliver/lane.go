@@ -31,6 +31,7 @@ type lane struct {
 	held    int  // waiting, being sent, or sent and not recorded
 	more    bool // the last claim filled its room: there is probably more
 	dirty   bool // woken since the last claim
+	asked   bool // the claimer was woken since the last claim, because room became free
 }
 
 func newLane(d *Destination, s sink, m *Metrics) *lane {
@@ -57,18 +58,24 @@ func (l *lane) wake() {
 func (l *lane) room() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	capacity := l.d.capacity()
-	free := capacity - l.held
-	if l.d.paused || !l.more && !l.dirty || l.more && free < (capacity+1)/2 {
+	free := l.freeLocked()
+	if l.d.paused || !l.more && !l.dirty || l.more && free < (l.d.capacity()+1)/2 {
 		return 0
 	}
 	return l.gate.room(time.Now(), free, l.held)
 }
 
+// freeLocked is the room for messages that are to be sent. Those that were sent and not recorded yet have some room of
+// their own, so that recording them in bulk holds nobody up; the database does not take them for ever, though.
+func (l *lane) freeLocked() int {
+	capacity := l.d.capacity()
+	return min(capacity-len(l.waiting)-l.senders, 4*capacity-l.held)
+}
+
 // add takes leases that were claimed with the given room, and starts senders for them with start.
 func (l *lane) add(leases []pipeline.Lease, room int, start func(*lane)) {
 	l.mu.Lock()
-	l.more, l.dirty = len(leases) >= room, false
+	l.more, l.dirty, l.asked = len(leases) >= room, false, false
 	l.held += len(leases)
 	l.waiting = append(l.waiting, leases...)
 	n := min(len(l.waiting), l.d.concurrency-l.senders)
@@ -81,21 +88,30 @@ func (l *lane) add(leases []pipeline.Lease, room int, start func(*lane)) {
 	}
 }
 
-// next gives a sender its next lease; without one, the sender has to end.
-func (l *lane) next() (pipeline.Lease, bool) {
+// wantsLocked says, once for each claim, that the room which a claim waits for has become free.
+func (l *lane) wantsLocked() bool {
+	if !l.more || l.asked || l.freeLocked() < (l.d.capacity()+1)/2 {
+		return false
+	}
+	l.asked = true
+	return true
+}
+
+// next gives a sender its next lease; without one, the sender has to end. claim says that the claimer should be woken.
+func (l *lane) next() (lease pipeline.Lease, ok, claim bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting) == 0 {
 		l.waiting = nil
 		l.senders--
 		l.inFlightGauge.Set(float64(l.senders))
-		return pipeline.Lease{}, false
+		return pipeline.Lease{}, false, l.wantsLocked()
 	}
-	lease := l.waiting[0]
+	lease = l.waiting[0]
 	l.waiting[0] = pipeline.Lease{} // its payload is the sender's now
 	l.waiting = l.waiting[1:]
 	l.sending[lease.ID] = term{lease.Token, lease.Until}
-	return lease, true
+	return lease, true, l.wantsLocked()
 }
 
 // ended says that a sender is through with a message.
@@ -171,12 +187,11 @@ func (l *lane) empty() []pipeline.Lease {
 	return waiting
 }
 
-// recorded says that n leases are done with. It reports whether this made the lane ask for more.
+// recorded says that n leases are done with. It reports whether the claimer should be woken.
 func (l *lane) recorded(n int) bool {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.held -= n
 	l.heldGauge.Set(float64(l.held))
-	more := l.more
-	l.mu.Unlock()
-	return more && l.room() > 0
+	return l.wantsLocked()
 }

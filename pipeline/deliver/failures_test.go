@@ -1,0 +1,152 @@
+package deliver_test
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sluice/internal/pgtest"
+	"sluice/pipeline/claim"
+	"sluice/pipeline/deliver"
+)
+
+// counting is a receiver that remembers how often each key came.
+func counting(t *testing.T, delay time.Duration) (url string, keys func() map[string]int) {
+	var mu sync.Mutex
+	got := map[string]int{}
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		time.Sleep(delay) // a receiver's own work
+		mu.Lock()
+		got[r.Header.Get("Idempotency-Key")]++
+		mu.Unlock()
+	}))
+	t.Cleanup(s.Close)
+	return s.URL, func() map[string]int {
+		mu.Lock()
+		defer mu.Unlock()
+		all := map[string]int{}
+		for k, n := range got {
+			all[k] = n
+		}
+		return all
+	}
+}
+
+// through gives a pool whose connections go through a proxy.
+func through(t *testing.T, pool *pgxpool.Pool) (*pgxpool.Pool, *pgtest.Proxy) {
+	t.Helper()
+	proxy := pgtest.NewProxy(t, pool.Config().ConnString())
+	cfg, err := pgxpool.ParseConfig(proxy.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.ConnConfig.ConnectTimeout = 2 * time.Second
+	cut, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cut.Close)
+	return cut, proxy
+}
+
+func run(t *testing.T, pool *pgxpool.Pool, ds deliver.Destinations, cfg claim.Config) (stop func()) {
+	t.Helper()
+	log := slog.New(slog.DiscardHandler)
+	q, err := claim.New(cfg, pool, claim.NewMetrics(prometheus.NewRegistry()), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := deliver.New(deliver.DefaultConfig(), ds, q, deliver.NewMetrics(prometheus.NewRegistry()), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { d.Run(ctx) })
+	stop = func() { cancel(); running.Wait() }
+	t.Cleanup(stop)
+	return stop
+}
+
+// The database goes away again and again while messages are delivered: every loop recovers, and every message arrives.
+func TestDatabaseRestarts(t *testing.T) {
+	const messages = 2000
+	pool := pgtest.New(t)
+	url, keys := counting(t, 5*time.Millisecond)
+	insert(t, pool, messages)
+	shaky, proxy := through(t, pool)
+	cfg := claim.DefaultConfig()
+	cfg.Lease = 45 * time.Second
+	run(t, shaky, hook(t, url), cfg)
+	for i := range 5 {
+		before := len(keys())
+		for deadline := time.Now().Add(time.Minute); len(keys()) < min(messages, before+150); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("outage %d: nothing is delivered any more after %d messages", i, len(keys()))
+			}
+		}
+		proxy.SetDown(true)
+		proxy.Cut()
+		time.Sleep(100 * time.Millisecond) // the outage
+		proxy.SetDown(false)
+	}
+	// Claims whose answer was lost come back when their leases end.
+	until(t, pool, messages, `select count(*) from outbox where status = 'sent'`,
+		`update outbox set locked_until = now() where status <> 'sent' and locked_until < now() + interval '35 seconds'`)
+	if n := len(keys()); n != messages {
+		t.Errorf("%d messages arrived; want %d", n, messages)
+	}
+}
+
+// A connection that swallows everything holds delivery up for one timeout, not for ever.
+func TestBlackHole(t *testing.T) {
+	pool := pgtest.New(t)
+	url, keys := counting(t, 0)
+	shaky, proxy := through(t, pool)
+	cfg := claim.DefaultConfig()
+	cfg.Timeout = time.Second
+	stop := run(t, shaky, hook(t, url), cfg)
+	insert(t, pool, 10)
+	until(t, pool, 10, `select count(*) from outbox where status = 'sent'`)
+	proxy.SetBlackHole(true)
+	insert(t, pool, 10)
+	time.Sleep(1500 * time.Millisecond) // a timeout passes
+	if n := len(keys()); n != 10 {
+		t.Fatalf("%d messages arrived through a black hole; want the first 10", n)
+	}
+	proxy.SetBlackHole(false)
+	until(t, pool, 20, `select count(*) from outbox where status = 'sent'`, `update outbox set locked_until = null where status = 'pending' and attempts > 0 and finished_at is null
+		and locked_until < now() + interval '50 seconds'`)
+	stop()
+}
+
+// A node that dies with hundreds of messages in its hands: all of them are delivered by another one when the lease ends,
+// each in its second attempt.
+func TestDeadNodeIsTakenOver(t *testing.T) {
+	const messages = 300
+	pool := pgtest.New(t)
+	url, keys := counting(t, 0)
+	insert(t, pool, messages)
+	cfg := claim.DefaultConfig()
+	cfg.Lease, cfg.Timeout = 3*time.Second, 2*time.Second
+	dead, err := claim.New(cfg, pool, claim.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	leases, err := dead.Claim(t.Context(), map[string]int{"crm": messages})
+	if err != nil || len(leases) != messages {
+		t.Fatalf("claimed %d, %v", len(leases), err)
+	}
+	run(t, pool, hook(t, url), claim.DefaultConfig())
+	until(t, pool, messages, `select count(*) from outbox where status = 'sent' and attempts = 2`)
+	if n := len(keys()); n != messages {
+		t.Errorf("%d messages arrived; want %d", n, messages)
+	}
+}
