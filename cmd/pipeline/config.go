@@ -137,7 +137,7 @@ func (c *config) settings() []*setting {
 		{key: "claim.gauge-interval", value: &c.claim.GaugeInterval, doc: "how often the backlog is counted for the metrics"},
 		{key: "claim.keep-attempts", value: &c.claim.KeepAttempts, doc: "how long the record of an attempt to deliver stays; 0: for ever"},
 
-		{key: "deliver.poll-interval", value: &c.deliver.PollInterval, doc: "how often the outbox is looked at when nothing woke the dispatcher: the delay of what another node decided"},
+		{key: "deliver.poll-interval", value: &c.deliver.PollInterval, doc: "how often the outbox is looked at when nothing woke the dispatcher"},
 		{key: "deliver.claim-batch", value: &c.deliver.ClaimBatch, unit: "messages", doc: "most messages that one claim takes"},
 		{key: "deliver.max-held", value: &c.deliver.MaxHeld, unit: "messages", doc: "most messages that this process holds leases on"},
 		{key: "deliver.max-bytes", value: &c.deliver.MaxBytes, unit: "bytes", doc: "no more is claimed while the payloads held are over this"},

@@ -434,6 +434,36 @@ func TestUnfinishedLeaseIsPickedUp(t *testing.T) {
 	}
 }
 
+// A node that takes events wakes one that delivers: here nothing would be found by polling within the test.
+func TestNodesWakeEachOther(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	arrived := make(chan struct{}, 10)
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		arrived <- struct{}{}
+	}))
+	defer receiver.Close()
+	rules := writeRules(t, receiver.URL, "[100ms]")
+	sender := startNode(t, url, append(rules, "--roles", "deliver,ingest", "--deliver.poll-interval", "1h")...)
+	conn := connect(t, url)
+	eventually(t, "the sender listens", func() bool {
+		return query1(t, conn, `select count(*) from pg_stat_activity where datname = current_database() and query like 'listen %'`) == 1
+	})
+	taker := startNode(t, url, append(rules, "--roles", "ingest")...)
+	if r := postEvents(client(t), taker.url, testEvent("a", time.Now())); r.status != 200 || r.Stored != 1 {
+		t.Fatalf("%+v", r)
+	}
+	select {
+	case <-arrived:
+	case <-time.After(2 * time.Minute):
+		t.Fatal("the message did not arrive")
+	}
+	if got := nodeSamples(t, sender).sum("pipeline_claim_heard_rings_total", ""); got < 1 {
+		t.Errorf("the sender heard %g rings, want at least 1", got)
+	}
+}
+
 // Without a database the program makes its own, keeps what it stored over SIGKILL, and refuses to share it.
 func TestEmbeddedPostgresDefault(t *testing.T) {
 	t.Parallel()

@@ -48,6 +48,7 @@ type parts struct {
 	sweeper    *sweep.Sweeper
 	queue      *claim.Queue
 	dispatcher *deliver.Dispatcher
+	bell       *claim.Bell
 	keeper     *retain.Keeper
 }
 
@@ -109,9 +110,12 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 			failed(err)
 		}
 	}
-	nudge := func(int) {}
-	if p.dispatcher != nil {
-		nudge = func(int) { p.dispatcher.Nudge() }
+	p.bell = claim.NewBell(db.query, claim.NewBellMetrics(reg), log)
+	nudge := func(int) {
+		if p.dispatcher != nil {
+			p.dispatcher.Nudge()
+		}
+		p.bell.Ring()
 	}
 
 	if cfg.hasRole("retain") {
@@ -237,9 +241,12 @@ func (p *parts) stages(door net.Listener) []stage {
 			return p.engine.Report(ctx, p.rulesDB)
 		}})
 	}
+	var heard func()
 	if p.dispatcher != nil {
 		all = append(all, stage{"deliver", p.dispatcher.Run}, stage{"claim", p.queue.Run})
+		heard = p.dispatcher.Nudge
 	}
+	all = append(all, stage{"bell", func(ctx context.Context) error { return p.bell.Run(ctx, heard) }})
 	if p.keeper != nil {
 		all = append(all, stage{"retain", p.keeper.Run})
 	}
