@@ -230,14 +230,17 @@ func dataError(err error) bool {
 // Lock order: keys, then subjects, each sorted. A key that another transaction is just inserting is waited for. Keys
 // known for long are looked up first, since ON CONFLICT would lock (and so write) their rows. The decision about a
 // subject is made on its locked, latest row; greatest() keeps its clock from going back after a wait.
+//
+// Joins are on one text each, and subjects are joined in full although each has a decision: the planner expects few rows
+// and would compare each with each, which a full join cannot do.
 const decideSQL = `
 with rule as materialized (
 	select * from unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::float8[], $8::float8[],
 		$9::int[], $10::float8[], $11::float8[], $12::bool[])
 		as r(rid, rule, state_key, hash, type, dests, keep, cooldown, cap_max, cap_seconds, digest, shadow)),
 cand as materialized (
-	select * from unnest($13::int[], $14::int[], $15::int[], $16::text[], $17::text[], $18::uuid[], $19::text[], $20::uuid[],
-		$21::timestamptz[], $22::float8[], $23::text[])
+	select *, ten::text || kh as at_key from unnest($13::int[], $14::int[], $15::int[], $16::text[], $17::text[], $18::uuid[], $19::text[],
+		$20::uuid[], $21::timestamptz[], $22::float8[], $23::text[])
 		as c(ord, rid, ten, subj, dk, kh, payload, ev, occ, delay, recheck)),
 newkey as (
 	insert into dedupe_keys as k (tenant_id, key_hash, expires_at)
@@ -246,10 +249,10 @@ newkey as (
 		where d.tenant_id = c.ten and d.key_hash = c.kh and (d.expires_at is null or d.expires_at > now()))
 	order by ten, kh
 	on conflict (tenant_id, key_hash) do update set expires_at = excluded.expires_at where k.expires_at <= now()
-	returning tenant_id ten, key_hash kh),
+	returning tenant_id::text || key_hash as at_key),
 fresh as materialized (
-	select c.*, r.*, row_number() over (partition by c.ten, c.rid, c.subj order by c.ord) rn
-	from cand c join newkey using (ten, kh) join rule r on r.rid = c.rid),
+	select c.*, r.*, c.ten::text || state_key || subj as at_subject, row_number() over (partition by c.ten, c.rid, c.subj order by c.ord) rn
+	from cand c join newkey using (at_key) join rule r on r.rid = c.rid),
 subject as (
 	insert into rule_subjects as s (tenant_id, rule_id, subject, recent, decided_at, asked, granted, cap_max, cap_seconds,
 		cooldown_seconds, digest_seconds, suppressed, suppressed_since, digest_due_at)
@@ -275,11 +278,11 @@ subject as (
 		from (select greatest(excluded.decided_at, s.decided_at) t) clock,
 			lateral (select rule_grants(s.recent, t, excluded.asked, excluded.cap_max, excluded.cap_seconds,
 				excluded.cooldown_seconds) g) answer)
-	returning tenant_id ten, rule_id state_key, subject subj, granted,
+	returning tenant_id::text || rule_id || subject as at_subject, granted,
 		cooldown_seconds > 0 and recent[1] > decided_at - cooldown_seconds * interval '1 second' as cooling),
 decision as materialized (
 	select f.*, f.cooldown = 0 and f.cap_max is null or f.rn <= s.granted as is_granted, s.cooling
-	from fresh f left join subject s using (ten, state_key, subj)),
+	from fresh f full join subject s using (at_subject)),
 sent as (
 	insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, payload, status, run_after, finished_at, last_error,
 		rule_id, rule_hash, event_id, event_occurred_at, recheck)

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -390,43 +389,5 @@ func TestConcurrentBatchesAreExact(t *testing.T) {
 		if all != float64(keys.Load()) {
 			t.Errorf("%s accounts for %v candidates, want %d", rule, all, keys.Load())
 		}
-	}
-}
-
-func BenchmarkDecide(b *testing.B) {
-	many := func(n int) *Set {
-		var rules strings.Builder
-		rules.WriteString("version: 1\nruleset: t\nrules:\n")
-		for i := range n {
-			r := oneRule(fmt.Sprint("r", i), "match: event.properties.amount_cents >= 50000")
-			rules.WriteString(strings.Replace(r, "on: x", fmt.Sprintf("on: [x%d]", i), 1))
-		}
-		return load(b, rules.String())
-	}
-	props := `{"a":1,"b":"two","c":true,"d":4.5,"amount_cents":4999,"e":"five","f":null,"g":7,"h":"eight","i":9}`
-	run := func(name string, set *Set, ev pipeline.Event, listened bool) {
-		b.Run(name, func(b *testing.B) {
-			e := engine(b, set)
-			events := make([]pipeline.Event, 1000)
-			for i := range events {
-				events[i] = ev
-			}
-			b.ReportAllocs()
-			start := time.Now()
-			n := 0
-			for b.Loop() {
-				plan := e.Decide(events)
-				n += len(events)
-				if listened != (plan != nil) || plan != nil && (len(plan.looked) != len(events) || len(plan.candidates)+len(plan.failures) != 0) {
-					b.Fatal("wrong result")
-				}
-			}
-			b.ReportMetric(float64(time.Since(start).Nanoseconds())/float64(n), "ns/event")
-		})
-	}
-	for _, n := range []int{10, 1000} {
-		set := many(n)
-		run(fmt.Sprintf("no-listener/rules=%d", n), set, event("page_viewed", "u", props), false)
-		run(fmt.Sprintf("one-listener/rules=%d", n), set, event("x7", "u", props), true)
 	}
 }

@@ -38,20 +38,12 @@ type object struct {
 	members []member
 }
 
-type member struct {
-	key string
-	val gjson.Result
-}
-
 func (o *object) set(raw string) { o.raw, o.read, o.members = raw, false, o.members[:0] }
 
 func (o *object) all() []member {
 	if !o.read {
 		o.read = true
-		gjson.Parse(o.raw).ForEach(func(k, v gjson.Result) bool {
-			o.members = append(o.members, member{k.Str, v})
-			return true
-		})
+		o.members = appendMembers(o.members, o.raw)
 	}
 	return o.members
 }
@@ -60,7 +52,7 @@ func (o *object) find(key string) (gjson.Result, bool) {
 	all := o.all()
 	for i := len(all) - 1; i >= 0; i-- {
 		if all[i].key == key {
-			return all[i].val, true
+			return gjson.Parse(all[i].raw), true
 		}
 	}
 	return gjson.Result{}, false
@@ -120,10 +112,10 @@ func (o *object) ConvertToType(t ref.Type) ref.Val {
 	return types.NewErr("an object can't be converted to %s", t.TypeName())
 }
 
-func (o *object) keys() map[string]gjson.Result {
-	m := make(map[string]gjson.Result, len(o.all()))
+func (o *object) keys() map[string]string {
+	m := make(map[string]string, len(o.all()))
 	for _, e := range o.all() {
-		m[e.key] = e.val
+		m[e.key] = e.raw
 	}
 	return m
 }
@@ -136,7 +128,7 @@ func (o *object) Equal(other ref.Val) ref.Val {
 	}
 	for k, v := range keys {
 		ov, found := m.Find(types.String(k))
-		if !found || types.Equal(jsonValue(v), ov) != types.True {
+		if !found || types.Equal(jsonValue(gjson.Parse(v)), ov) != types.True {
 			return types.False
 		}
 	}
