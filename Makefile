@@ -1,4 +1,4 @@
-.PHONY: help setup build run demo test fuzz race lint bench bench-quick loadtest
+.PHONY: help setup build run demo test fuzz race lint bench bench-quick figures loadtest
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 help: ## this list
@@ -37,7 +37,11 @@ lint: ## gofmt, go vet, staticcheck
 
 bench: setup build ## each path beside its floor, about 10 minutes: a table here, charts in bench/out/report.html
 	bin/pipeline bench
+	go test -run '^$$' -bench FollowTheAdvice -benchtime 1x ./bench/capacity
 	go test -run '^$$' -bench 'Decode|Scan|Encode|Decide' -benchtime 200ms -count 5 ./pipeline/... | tee bench/out/hot-functions.txt
+
+figures: setup build ## the same, and its tables put into docs/performance.md
+	bin/pipeline bench --figures docs/performance.md
 
 bench-quick: setup build ## the same in two minutes, with a wider spread
 	bin/pipeline bench --quick

@@ -70,7 +70,7 @@ type axis struct{ name, flag string }
 
 // sweepDefaults are the program's own settings, for axes that a sweep leaves out.
 var sweepDefaults = map[string]map[string]string{
-	"ingest":  {"writers": "2", "batch": "2000", "linger": "5ms"},
+	"ingest":  {"writers": "auto", "batch": "auto", "linger": "auto"},
 	"deliver": {"concurrency": "64", "batch": "1000", "lease": "1m"},
 }
 
@@ -125,6 +125,9 @@ func axisNames(kind string) (names []string) {
 
 // axisValue orders the values of an axis.
 func axisValue(name, text string) (float64, error) {
+	if text == "auto" && (name == "writers" || name == "batch" || name == "linger") {
+		return 0, nil // the least to set
+	}
 	if name == "linger" || name == "lease" {
 		if text == "0" {
 			return 0, nil
@@ -160,15 +163,17 @@ const near = 0.05
 // findKnee chooses the smallest setting that is as good as the best: of the points whose p99 stays within the bound and
 // whose books balance, those within 5 % of the best rate, and of these the one with the fewest writers (or the least
 // concurrency), then the smallest batch, then the shortest linger (or lease).
-func (s *Sweep) findKnee() {
-	s.Knee = nil
+func (s *Sweep) findKnee() { _, s.Knee = s.Choose(s.Base.BoundMS) }
+
+// Choose finds the knee for a bound on p99 in ms, 0 for none. It gives nil where no point is of use.
+func (s *Sweep) Choose(boundMS float64) (*Point, *Knee) {
 	small := "fewest writers, then smallest batch, then shortest linger"
 	if s.Kind == "deliver" {
 		small = "least concurrency, then smallest batch, then shortest lease"
 	}
 	var fit []Point
 	for _, p := range s.Points {
-		if p.Books.Err() == nil && (p.Latency == nil || s.Base.BoundMS == 0 || p.Latency.P99 <= s.Base.BoundMS) {
+		if p.Books.Err() == nil && (p.Latency == nil || boundMS == 0 || p.Latency.P99 <= boundMS) {
 			fit = append(fit, p)
 		}
 	}
@@ -179,12 +184,12 @@ func (s *Sweep) findKnee() {
 				fit = append(fit, p)
 			}
 		}
-		why = fmt.Sprintf("no setting kept p99 within %g ms, so latency was not looked at; ", s.Base.BoundMS)
-	} else if s.Base.BoundMS > 0 && s.Kind == "ingest" {
-		small += fmt.Sprintf("; settings with a p99 over %g ms do not count", s.Base.BoundMS)
+		why = fmt.Sprintf("no setting kept p99 within %g ms, so latency was not looked at; ", boundMS)
+	} else if boundMS > 0 && s.Kind == "ingest" {
+		small += fmt.Sprintf("; settings with a p99 over %g ms do not count", boundMS)
 	}
 	if len(fit) == 0 {
-		return
+		return nil, nil
 	}
 	best := 0.0
 	for _, p := range fit {
@@ -201,7 +206,7 @@ func (s *Sweep) findKnee() {
 		}
 		return 0
 	})
-	s.Knee = &Knee{Settings: fit[0].Settings, Rate: fit[0].Rate.Median,
+	return &fit[0], &Knee{Settings: fit[0].Settings, Rate: fit[0].Rate.Median,
 		Why: fmt.Sprintf("%sthe smallest setting within %.0f %% of the best rate, %s a second (%s)%s", why, 100*near, thousands(best), small, s.edge(fit[0].Settings))}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"sluice/bench"
 )
@@ -36,6 +37,7 @@ func benchCommand(ctx context.Context, args []string, env environment) error {
 	quick := fs.Bool("quick", false, "shorter and fewer rounds: for a first look")
 	database := fs.String("database-url", "", "`server` to measure, as a URL or key=value string; empty: a private one")
 	out := fs.String("out", filepath.Join("bench", "out"), "`folder` for report.json, report.html and figures.md")
+	figures := fs.String("figures", "", "`file` whose part between <!-- figures --> and <!-- /figures --> is rewritten with the tables")
 	rest, err := parseFlags(fs, args)
 	if err != nil {
 		return err
@@ -68,6 +70,11 @@ func benchCommand(ctx context.Context, args []string, env environment) error {
 	if err := bench.WriteJSON(filepath.Join(*out, "report.json"), report); err != nil {
 		return err
 	}
+	if *figures != "" && report.Err() == nil {
+		if err := rewriteFigures(*figures, report); err != nil {
+			return err
+		}
+	}
 	if err := bench.WriteTable(env.stdout, report); err != nil {
 		return err
 	}
@@ -87,6 +94,24 @@ func writeReport(name string, write func(*os.File) error) error {
 		return err
 	}
 	return errors.Join(write(f), f.Close())
+}
+
+func rewriteFigures(file string, report *bench.Report) error {
+	const begin, end = "<!-- figures -->\n", "<!-- /figures -->"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	head, rest, ok := strings.Cut(string(text), begin)
+	_, tail, closed := strings.Cut(rest, end)
+	if !ok || !closed {
+		return fmt.Errorf("%s has no %s ... %s", file, strings.TrimSpace(begin), end)
+	}
+	var b strings.Builder
+	if err := bench.WriteMarkdown(&b, report); err != nil {
+		return err
+	}
+	return os.WriteFile(file, []byte(head+begin+b.String()+end+tail), 0o644)
 }
 
 // benchSender is the floor of delivery, a process of its own; see bench.SendFloor.

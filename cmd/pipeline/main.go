@@ -46,6 +46,7 @@ var commands = []command{
 	{"books", "what a running pipeline received, stored, decided and sent", booksCommand},
 	{"config", "print the settings in force, and where each comes from", configCommand},
 	{"bench", "measure this machine, each path beside its floor", benchCommand},
+	{"plan", "settings and machines for a target, from measurements", planCommand},
 	{"run", "take events, store them, decide, deliver", runPipeline},
 	{"demo", "play a shop's day through a pipeline of its own, and check the books", demoCommand},
 	{"import", "send a file of events to a running pipeline, resumable", importCommand},
