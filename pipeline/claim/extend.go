@@ -12,7 +12,7 @@ import (
 
 // extendSQL moves the ends of leases whose token still stands. It touches no indexed column: a HOT update.
 const extendSQL = `
-with lease as (select * from unnest($1::bigint[], $2::uuid[]) as l (message_id, token))
+with lease as (select * from unnest($1::bigint[], $2::text[]::uuid[]) as l (message_id, token))
 update outbox o
 set locked_until = now() + $3::float8 * interval '1 second'
 from lease l
@@ -25,9 +25,9 @@ returning o.message_id`
 func (q *Queue) Extend(ctx context.Context, leases []pipeline.Lease) (map[int64]time.Time, error) {
 	leases = slices.Clone(leases)
 	slices.SortFunc(leases, func(a, b pipeline.Lease) int { return int(a.ID - b.ID) })
-	ids, tokens := make([]int64, len(leases)), make([]pipeline.UUID, len(leases))
+	ids, tokens := make([]int64, len(leases)), make([]string, len(leases))
 	for i, l := range leases {
-		ids[i], tokens[i] = l.ID, l.Token
+		ids[i], tokens[i] = l.ID, l.Token.String()
 	}
 	ctx, cancel := context.WithTimeout(ctx, q.cfg.Timeout)
 	defer cancel()

@@ -16,7 +16,7 @@ import (
 // made are noted, those of refused results too.
 const finishSQL = `
 with result as (
-    select * from unnest($1::bigint[], $2::uuid[], $3::text[], $4::float8[], $5::text[], $6::integer[], $7::float8[], $8::float8[])
+    select * from unnest($1::bigint[], $2::text[]::uuid[], $3::text[], $4::float8[], $5::text[], $6::integer[], $7::float8[], $8::float8[])
         as r (message_id, token, status, retry_in, error, http_status, started_ago, latency)
 ), recorded as (
     update outbox o
@@ -50,12 +50,13 @@ func (q *Queue) Finish(ctx context.Context, results []pipeline.Result) (late int
 	results = slices.Clone(results)
 	slices.SortFunc(results, func(a, b pipeline.Result) int { return int(a.MessageID - b.MessageID) })
 	n := len(results)
-	ids, tokens, statuses := make([]int64, n), make([]pipeline.UUID, n), make([]string, n)
+	// Tokens go as text: pgx does not know how to send an array of UUIDs in every mode.
+	ids, tokens, statuses := make([]int64, n), make([]string, n), make([]string, n)
 	retryIn, errors, httpStatus := make([]float64, n), make([]string, n), make([]int32, n)
 	startedAgo, latency := make([]float64, n), make([]float64, n)
 	now := time.Now()
 	for i, r := range results {
-		ids[i], tokens[i], statuses[i] = r.MessageID, r.Token, string(r.Status)
+		ids[i], tokens[i], statuses[i] = r.MessageID, r.Token.String(), string(r.Status)
 		retryIn[i], errors[i], httpStatus[i] = r.RetryIn.Seconds(), r.Error, int32(r.HTTPStatus)
 		startedAgo[i], latency[i] = -1, r.Latency.Seconds() // nothing was sent
 		if !r.StartedAt.IsZero() {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -359,7 +360,7 @@ func TestPlans(t *testing.T) {
 		if !strings.Contains(plan, "Index Scan using outbox_claimable on outbox m ") || strings.Contains(plan, "Sort Key") || !strings.Contains(plan, "AND (ROW(run_after, message_id) > ROW(") || !byKey.MatchString(plan) || strings.Contains(plan, "Seq Scan") {
 			t.Errorf("claim, %s, is not planned as one walk along outbox_claimable and lookups by key:\n%s", state, plan)
 		}
-		ids, tokens := make([]int64, 500), make([]pipeline.UUID, 500)
+		ids, tokens := make([]int64, 500), slices.Repeat([]string{pipeline.NewUUIDv4().String()}, 500)
 		plan = explain(t, pool, finishSQL, ids, tokens, make([]string, 500), make([]float64, 500), make([]string, 500),
 			make([]int32, 500), make([]float64, 500), make([]float64, 500))
 		if !byKey.MatchString(plan) || strings.Contains(plan, "Seq Scan on outbox ") {

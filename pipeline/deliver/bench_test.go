@@ -2,15 +2,21 @@ package deliver_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
@@ -30,6 +36,120 @@ func sink(b *testing.B) (url string, received *atomic.Int64) {
 	go s.Serve(l)
 	b.Cleanup(func() { s.Shutdown() })
 	return "http://" + l.Addr().String(), received
+}
+
+// stage runs claim and deliver on a database until the benchmark ends.
+func stage(b *testing.B, pool *pgxpool.Pool, text string) *deliver.Dispatcher {
+	ds, err := deliver.Parse("d", []byte("destinations:\n"+text), func(string) (string, bool) { return "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", true })
+	if err != nil {
+		b.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	q, err := claim.New(claim.DefaultConfig(), pool, claim.NewMetrics(prometheus.NewRegistry()), log)
+	if err != nil {
+		b.Fatal(err)
+	}
+	d, err := deliver.New(deliver.DefaultConfig(), ds, q, deliver.NewMetrics(prometheus.NewRegistry()), log)
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { d.Run(ctx) })
+	b.Cleanup(func() { cancel(); wg.Wait() })
+	return d
+}
+
+// timed is a receiver that takes the time at which each message came, by its payload's number.
+func timed(b *testing.B) (url string, came chan arrival) {
+	came = make(chan arrival, 100_000)
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		var m struct{ Data struct{ I int } }
+		json.NewDecoder(r.Body).Decode(&m)
+		came <- arrival{m.Data.I, time.Now()}
+	}))
+	b.Cleanup(s.Close)
+	return s.URL, came
+}
+
+type arrival struct {
+	message int
+	at      time.Time
+}
+
+func percentiles(b *testing.B, name string, all []time.Duration) {
+	slices.Sort(all)
+	for _, p := range []int{50, 99} {
+		b.ReportMetric(all[len(all)*p/100].Seconds()*1000, fmt.Sprintf("%sp%d-ms", name, p))
+	}
+}
+
+const oneMessageSQL = `insert into outbox (tenant_id, type, dedupe_key, destination, payload) values (1, 't', gen_random_uuid()::text, $1, jsonb_build_object('i', $2::int))`
+
+// BenchmarkIdleLatency measures how long a single message takes from its COMMIT to its receiver, when nothing else goes on.
+func BenchmarkIdleLatency(b *testing.B) {
+	pool := pgtest.New(b)
+	url, came := timed(b)
+	d := stage(b, pool, fmt.Sprintf("  - {name: crm, url: '%s', secret_env: S, allow_private: true}\n", url))
+	var all []time.Duration
+	for i := 0; b.Loop(); i++ {
+		if _, err := pool.Exec(context.Background(), oneMessageSQL, "crm", i); err != nil {
+			b.Fatal(err)
+		}
+		committed := time.Now()
+		d.Nudge()
+		if a := <-came; a.message != i {
+			b.Fatalf("message %d came; want %d", a.message, i)
+		} else {
+			all = append(all, a.at.Sub(committed))
+		}
+	}
+	percentiles(b, "", all)
+}
+
+// BenchmarkFairness measures the same for a steady trickle to one destination, first alone, then while another one, with
+// as many messages, hangs.
+func BenchmarkFairness(b *testing.B) {
+	pool := pgtest.New(b)
+	url, came := timed(b)
+	hang := make(chan struct{})
+	hanging := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		select {
+		case <-hang:
+		case <-r.Context().Done():
+		}
+	}))
+	b.Cleanup(hanging.Close)
+	b.Cleanup(func() { close(hang) })
+	d := stage(b, pool, fmt.Sprintf("  - {name: crm, url: '%s', secret_env: S, allow_private: true}\n  - {name: hanging, url: '%s', secret_env: S, allow_private: true}\n", url, hanging.URL))
+	trickle := func(withHanging bool) (all []time.Duration) {
+		const n = 1000
+		committed := make([]time.Time, n)
+		for i := range n {
+			if withHanging {
+				if _, err := pool.Exec(context.Background(), oneMessageSQL, "hanging", i); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if _, err := pool.Exec(context.Background(), oneMessageSQL, "crm", i); err != nil {
+				b.Fatal(err)
+			}
+			committed[i] = time.Now()
+			d.Nudge()
+			time.Sleep(2 * time.Millisecond)
+		}
+		for range n {
+			a := <-came
+			all = append(all, a.at.Sub(committed[a.message]))
+		}
+		return all
+	}
+	for b.Loop() {
+		percentiles(b, "alone-", trickle(false))
+		percentiles(b, "beside-", trickle(true))
+	}
+	b.ReportMetric(0, "ns/op")
 }
 
 func cpu() time.Duration {

@@ -1,0 +1,69 @@
+package claim
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"sluice/internal/pgtest"
+	"sluice/pipeline"
+)
+
+// Every statement works in each of pgx's modes, so that any pooler may stand in between.
+func TestExecModes(t *testing.T) {
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		pool := pgtest.New(t)
+		cfg, err := pgxpool.ParseConfig(pool.Config().ConnString())
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.ConnConfig.DefaultQueryExecMode = mode
+		other, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		q := newQueue(t, other)
+		insert(t, pool, "crm", 3)
+		leases, err := q.Claim(t.Context(), map[string]int{"crm": 10})
+		if err != nil || len(leases) != 3 {
+			t.Errorf("%s: Claim = %d leases, %v; want 3", mode, len(leases), err)
+			continue
+		}
+		if string(leases[0].Payload) != `{"i": 1}` || leases[0].Headers["X-Shop"] != "demo" {
+			t.Errorf("%s: lease = %+v", mode, leases[0])
+		}
+		if ends, err := q.Extend(t.Context(), leases); err != nil || len(ends) != 3 {
+			t.Errorf("%s: Extend = %v, %v; want 3 ends", mode, ends, err)
+		}
+		failed := result(leases[0], pipeline.Failed)
+		failed.Error, failed.StartedAt, failed.RetryIn = `quotes ' " \ and ☕`, time.Now(), time.Hour
+		if late, err := q.Finish(t.Context(), []pipeline.Result{failed, result(leases[1], pipeline.Dead)}); err != nil || late != 0 {
+			t.Errorf("%s: Finish = %d late, %v", mode, late, err)
+		}
+		if got := value(t, pool, `select last_error from outbox where status = 'failed'`); got != failed.Error {
+			t.Errorf("%s: last_error = %s; want %s", mode, got, failed.Error)
+		}
+		for name, err := range map[string]error{"count": q.count(t.Context()), "prune": q.pruneAttempts(t.Context())} {
+			if err != nil {
+				t.Errorf("%s: %s: %v", mode, name, err)
+			}
+		}
+		if row, attempts, err := Show(t.Context(), other, leases[0].ID); err != nil || row.Status != "failed" || len(attempts) != 1 {
+			t.Errorf("%s: Show = %s, %d attempts, %v", mode, row.Status, len(attempts), err)
+		}
+		if n, _, err := Retry(t.Context(), other, Filter{Statuses: []string{"dead"}}, 0, 10); err != nil || n != 1 {
+			t.Errorf("%s: Retry = %d, %v; want 1", mode, n, err)
+		}
+		if n, _, err := Discard(t.Context(), other, Filter{IDs: []int64{leases[2].ID}}, 0, 10); err != nil || n != 1 {
+			t.Errorf("%s: Discard = %d, %v; want 1", mode, n, err)
+		}
+		if groups, err := Count(t.Context(), other, Filter{}); fmt.Sprint(groups) != "[{crm failed 1} {crm pending 1} {crm skipped 1}]" {
+			t.Errorf("%s: Count = %v, %v", mode, groups, err)
+		}
+	}
+}
