@@ -238,9 +238,9 @@ func (t *tuner) step(s sample) {
 		}
 	case t.calm >= calmSamples:
 		t.knobs.writers, t.knobs.maxEvents = t.least.writers, t.least.maxEvents
-	case s.waiting >= t.knobs.maxEvents && t.limit != byClients && t.holdOff == 0 && t.rates[0] > 0:
+	case s.waiting > 0 && t.limit != byClients && t.holdOff == 0 && t.rates[0] > 0:
 		next := t.knobs
-		more, larger := next.writers < t.most.writers, next.maxEvents < t.most.maxEvents
+		more, larger := next.writers < t.most.writers, next.maxEvents < t.most.maxEvents && s.waiting >= next.maxEvents
 		switch {
 		case more && !(larger && t.larger):
 			next.writers++
