@@ -34,6 +34,9 @@ type Database struct {
 	postmaster int // 0 where the server is on another machine
 }
 
+// days before today have their partition, as many as the spread-out input of ingest-days has.
+const days = 20
+
 // OpenDatabase creates the database. Without a url it starts a private PostgreSQL with the program's own settings, fsync
 // and synchronous_commit on. With one it creates a database beside the one that url names, which it does not touch.
 func OpenDatabase(ctx context.Context, url string) (_ *Database, err error) {
@@ -66,7 +69,7 @@ func OpenDatabase(ctx context.Context, url string) (_ *Database, err error) {
 	if _, err := schema.Migrate(ctx, conn); err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
-	if _, err := conn.Exec(ctx, `select create_events_partition((now() at time zone 'UTC')::date + n) from generate_series(-1, 2) n`); err != nil {
+	if _, err := conn.Exec(ctx, `select create_events_partition((now() at time zone 'UTC')::date + n) from generate_series(-$1::int, 2) n`, days); err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
 	if db.Pool, err = pgxpool.New(ctx, db.URL); err != nil {

@@ -40,6 +40,8 @@ type Shape struct {
 	// Matching is the share of events that match one rule each, Retries that of events sent a second time.
 	Matching float64 `json:"matching"`
 	Retries  float64 `json:"retries"`
+	// Days is over how many days, today and before, the events are spread; 0 is 1.
+	Days int `json:"days,omitempty"`
 }
 
 // matchingEvent is the name of the events that match.
@@ -77,7 +79,7 @@ func (s Shape) matches(slot int) bool {
 }
 
 func (e *Events) write(w *bytes.Buffer, rng *rand.Rand, slot int, now time.Time) (offset int) {
-	name := "page_viewed"
+	s, name := e.shape, "page_viewed"
 	if e.shape.matches(slot) {
 		name = matchingEvent
 	}
@@ -88,7 +90,7 @@ func (e *Events) write(w *bytes.Buffer, rng *rand.Rand, slot int, now time.Time)
 	fmt.Fprintf(w, `%s","event_name":"%s","occurred_at":"%s","anonymous_id":"a-%06d","user_id":"u-%06d","session_id":"s-%08d",`+
 		`"page_url":"https://shop.example/products/%d","referrer":"https://search.example/","user_agent":"Mozilla/5.0 (X11; Linux x86_64)",`+
 		`"properties":{"sku":"SKU-%05d","price_cents":%d,"currency":"EUR","position":%d,"lane":%d,"variant":"blue/large","in_stock":true}}`,
-		e.id(int64(slot)), name, now.Add(time.Duration(slot)*time.Microsecond).Format("2006-01-02T15:04:05.000000Z"),
+		e.id(int64(slot)), name, now.AddDate(0, 0, -(slot%max(1, s.Days))).Add(time.Duration(slot)*time.Microsecond).Format("2006-01-02T15:04:05.000000Z"),
 		visitor, visitor, visitor*7+slot%3, rng.IntN(5000), rng.IntN(5000), rng.IntN(90_000), rng.IntN(40), lane)
 	return offset
 }

@@ -70,18 +70,30 @@ func testSide(t *testing.T, l *lab, shape Shape) *side {
 	return s
 }
 
-func shortLoad(ctx context.Context) func(*load) (*tally, error) {
-	return func(w *load) (*tally, error) { w.url += "/v1/events"; return w.max(ctx, 200*time.Millisecond) }
+// someRequests posts n requests as fast as answers come.
+func someRequests(ctx context.Context, n int64) func(*load) (*tally, error) {
+	return func(w *load) (*tally, error) {
+		w.url += "/v1/events"
+		start := time.Now()
+		var taken atomic.Int64
+		return w.run(ctx, start, func() (int64, time.Time, bool) {
+			if taken.Add(1) > n {
+				return 0, start, false
+			}
+			return w.events.take(1), time.Now(), true
+		})
+	}
 }
 
 // Without a fault the books balance, retries included: the tests below would otherwise prove nothing.
 func TestFindsNothingWhereNothingIsWrong(t *testing.T) {
 	t.Parallel()
 	l := testLab(t, Options{})
-	s := testSide(t, l, Shape{PerRequest: 20, Retries: 0.2})
+	s := testSide(t, l, Shape{PerRequest: 100, Retries: 0.2})
 	var repeats int64
 	for range 2 {
-		tally, err := s.round(t.Context(), l.db, shortLoad(t.Context()))
+		// Repeats begin after 2,000 events.
+		tally, err := s.round(t.Context(), l.db, someRequests(t.Context(), 50))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +131,7 @@ func TestFindsADroppedEvent(t *testing.T) {
 		return "http://" + ln.Addr().String(), func() { server.Shutdown(); <-done; client.CloseIdleConnections() }
 	}})
 	s := testSide(t, l, Shape{PerRequest: 1})
-	if _, err := s.round(t.Context(), l.db, shortLoad(t.Context())); err != nil {
+	if _, err := s.round(t.Context(), l.db, someRequests(t.Context(), 20)); err != nil {
 		t.Fatal(err)
 	}
 	if s.books.Lost != 1 || s.books.Doubled != 0 || s.books.Err() == nil {
@@ -133,7 +145,7 @@ func TestFindsADoubledEvent(t *testing.T) {
 	l := testLab(t, Options{})
 	s := testSide(t, l, Shape{PerRequest: 20})
 	_, err := s.round(t.Context(), l.db, func(w *load) (*tally, error) {
-		tally, err := shortLoad(t.Context())(w)
+		tally, err := someRequests(t.Context(), 20)(w)
 		if err != nil {
 			return nil, err
 		}

@@ -37,6 +37,7 @@ func describe(ctx context.Context, db *Database) (m Machine, err error) {
 	load, _ := os.ReadFile("/proc/loadavg")
 	first, _, _ := strings.Cut(string(load), " ")
 	m.Load, _ = strconv.ParseFloat(first, 64)
+	m.Revision = "unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
 			if s.Key == "vcs.revision" {
