@@ -259,9 +259,11 @@ func (x *explainer) suppressed(ctx context.Context, e pipeline.Event, l evaluate
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return err
 	}
-	var remembered bool
-	if err := x.conn.QueryRow(ctx, `select exists (select from dedupe_keys where tenant_id = $1 and key_hash = $2)`, x.tenant, l.Ledger).Scan(&remembered); err != nil {
-		return err
+	remembered := l.Ledger == pipeline.UUID{} && (l.Cooldown > 0 || l.CapMax > 0)
+	if !remembered {
+		if err := x.conn.QueryRow(ctx, `select exists (select from dedupe_keys where tenant_id = $1 and key_hash = $2)`, x.tenant, l.Ledger).Scan(&remembered); err != nil {
+			return err
+		}
 	}
 	if !remembered {
 		x.say("    no decision was recorded: the rule was not in force, or was another version, when the event arrived")

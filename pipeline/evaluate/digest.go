@@ -36,7 +36,7 @@ func (p *Plan) digest(r *rule, h pipeline.Held) {
 	p.events = make([]pipeline.Event, 1)
 	p.record.set(&p.events[0])
 	p.vars = vars{event: &p.record, digest: &object{raw: string(raw)}}
-	c := candidate{rule: r, tenant: h.Tenant, subject: h.Subject, unlimited: true,
+	c := candidate{rule: r, tenant: h.Tenant, subject: h.Subject, unlimited: true, once: true,
 		key: fmt.Sprintf("digest %s@%d", h.Subject, h.Since.UnixMicro())}
 	c.keyHash = keyHash(r, c.key)
 	c.payload = raw

@@ -18,7 +18,7 @@ type Look struct {
 	Failure string
 	// Key and Subject are those of the decision, for event rules, or of the timer, for absence rules.
 	Key, Subject string
-	// Ledger is what the key is remembered under. StateKey is under what subjects are kept, Timer under what timers.
+	// Ledger is what the key is remembered under, zero where none is needed. StateKey is under what subjects are kept, Timer under what timers.
 	Ledger          pipeline.UUID
 	StateKey, Timer string
 	// Cooldown, CapMax and CapPer are the rule's limits; Within is how long an absence rule waits.
@@ -53,7 +53,10 @@ func (l listener) explain(e *Engine, ev pipeline.Event) Look {
 		out.Failure = f.kind + ": " + f.err.Error()
 	}
 	for _, c := range p.candidates {
-		out.Matched, out.Key, out.Subject, out.Ledger = true, c.key, c.subject, c.keyHash
+		out.Matched, out.Key, out.Subject = true, c.key, c.subject
+		if !c.once {
+			out.Ledger = c.keyHash
+		}
 	}
 	for _, m := range p.marks {
 		out.Matched, out.Key = true, m.key

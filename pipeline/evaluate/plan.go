@@ -39,6 +39,8 @@ type candidate struct {
 	subject string
 	key     string
 	keyHash pipeline.UUID
+	// once: nothing but this event, or this state of a subject, can lead to the decision, so it needs no ledger.
+	once    bool
 	payload []byte
 	// unlimited: cooldown and cap do not apply, since they made it.
 	unlimited bool
@@ -116,7 +118,7 @@ func (p *Plan) one(i int, l listener) {
 
 func (p *Plan) candidate(i int, r *rule) {
 	ev := &p.events[i]
-	c := candidate{rule: r, tenant: ev.Tenant, batch: i, event: ev.ID, at: ev.OccurredAt, key: eventKey(ev)}
+	c := candidate{rule: r, tenant: ev.Tenant, batch: i, event: ev.ID, at: ev.OccurredAt, key: eventKey(ev), once: r.dedupeKey == nil}
 	if r.dedupeKey != nil {
 		var ok bool
 		if c.key, ok = p.key(i, r, r.dedupeKey, "dedupe_key"); !ok {
@@ -156,6 +158,14 @@ func (p *Plan) complete(c *candidate) (ok bool) {
 	}
 	c.keyHash = keyHash(r, c.key)
 	return true
+}
+
+// ledgerKey is the key's name in the ledger, nil where there is no need for one.
+func (c *candidate) ledgerKey() *pipeline.UUID {
+	if c.once {
+		return nil
+	}
+	return &c.keyHash
 }
 
 // eventKey is the dedupe key of a rule that has none: each event once.

@@ -224,7 +224,8 @@ func dataError(err error) bool {
 	return errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "54"))
 }
 
-// decideSQL makes decisions out of candidates: a candidate whose key is in the ledger is a duplicate; of the others
+// decideSQL makes decisions out of candidates: a candidate whose key is in the ledger is a duplicate (one without a key is
+// none: its event is new, which is the same promise without a row that has to be kept for ever); of the others
 // each subject is granted as many as its cooldown and cap allow, the first first; those become outbox rows.
 //
 // Lock order: keys, then subjects, each sorted. A key that another transaction is just inserting is waited for. Keys
@@ -245,14 +246,15 @@ cand as materialized (
 newkey as (
 	insert into dedupe_keys as k (tenant_id, key_hash, expires_at)
 	select ten, kh, now() + keep * interval '1 second' from cand c join rule using (rid)
-	where not exists (select from dedupe_keys d
+	where kh is not null and not exists (select from dedupe_keys d
 		where d.tenant_id = c.ten and d.key_hash = c.kh and (d.expires_at is null or d.expires_at > now()))
 	order by ten, kh
 	on conflict (tenant_id, key_hash) do update set expires_at = excluded.expires_at where k.expires_at <= now()
 	returning tenant_id::text || key_hash as at_key),
 fresh as materialized (
-	select c.*, r.*, c.ten::text || state_key || subj as at_subject, row_number() over (partition by c.ten, c.rid, c.subj order by c.ord) rn
-	from cand c join newkey using (at_key) join rule r on r.rid = c.rid),
+	select c.*, r.*, c.ten || ' ' || state_key || chr(31) || subj as at_subject, row_number() over (partition by c.ten, c.rid, c.subj order by c.ord) rn
+	from cand c left join newkey n using (at_key) join rule r on r.rid = c.rid
+	where c.kh is null or n.at_key is not null),
 subject as (
 	insert into rule_subjects as s (tenant_id, rule_id, subject, recent, decided_at, asked, granted, cap_max, cap_seconds,
 		cooldown_seconds, digest_seconds, suppressed, suppressed_since, digest_due_at)
@@ -278,7 +280,7 @@ subject as (
 		from (select greatest(excluded.decided_at, s.decided_at) t) clock,
 			lateral (select rule_grants(s.recent, t, excluded.asked, excluded.cap_max, excluded.cap_seconds,
 				excluded.cooldown_seconds) g) answer)
-	returning tenant_id::text || rule_id || subject as at_subject, granted,
+	returning tenant_id || ' ' || rule_id || chr(31) || subject as at_subject, granted,
 		cooldown_seconds > 0 and recent[1] > decided_at - cooldown_seconds * interval '1 second' as cooling),
 decision as materialized (
 	select f.*, f.cooldown = 0 and f.cap_max is null or f.rn <= s.granted as is_granted, s.cooling
@@ -362,7 +364,7 @@ func arguments(cands []candidate) []any {
 		}
 		c.ord, c.rid = append(c.ord, int32(i)), append(c.rid, rid)
 		c.tenant, c.subject = append(c.tenant, cand.tenant), append(c.subject, cand.subject)
-		c.key, c.hash = append(c.key, cand.key), append(c.hash, cand.keyHash)
+		c.key, c.hash = append(c.key, cand.key), append(c.hash, cand.ledgerKey())
 		c.payload, c.delay = append(c.payload, string(cand.payload)), append(c.delay, cand.delay.Seconds())
 		var event *pipeline.UUID
 		var at *time.Time
@@ -410,8 +412,7 @@ func (c *ruleColumns) add(rid int32, r *rule, unlimited bool) {
 type candidateColumns struct {
 	ord, rid, tenant      []int32
 	subject, key, payload []string
-	hash                  []pipeline.UUID
-	event                 []*pipeline.UUID
+	hash, event           []*pipeline.UUID
 	time                  []*time.Time
 	delay                 []float64
 	recheck               []*string

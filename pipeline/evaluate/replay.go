@@ -157,12 +157,14 @@ func (r *Replay) decide(p *Plan) {
 // suppress gives the reason for which a candidate makes no message, and remembers it otherwise.
 func (r *Replay) suppress(c candidate) string {
 	k := ledgerKey{c.tenant, c.keyHash}
-	if until, ok := r.ledger[k]; ok && (until.IsZero() || until.After(r.now)) {
+	if until, ok := r.ledger[k]; !c.once && ok && (until.IsZero() || until.After(r.now)) {
 		return reasonDuplicate
 	}
-	r.ledger[k] = time.Time{}
 	l := c.rule.limits
-	if l.dedupeFor > 0 {
+	if !c.once {
+		r.ledger[k] = time.Time{}
+	}
+	if !c.once && l.dedupeFor > 0 {
 		r.ledger[k] = r.now.Add(l.dedupeFor)
 	}
 	if !l.any() || c.unlimited {
