@@ -112,7 +112,7 @@ destinations:
 		`destinations.yaml:14: destination "one": timeout must be a duration with its unit`,
 		`destinations.yaml:15: destination "one": attempts must be a whole number from 1 to 1000`,
 		`destinations.yaml:16: destination "one" has the key "attempts" twice`,
-		`destination "one": a secret has 6 bytes: at least 24 are needed`,
+		`destination "one": a secret has 4 bytes after whsec_`,
 		`destinations.yaml:17: destination "three": unknown type "webhok": did you mean "webhook"?`,
 		`destinations.yaml:21: destination "four": retry: unknown setting "factor"`,
 		`destinations.yaml:21: destination "four": retry: jitter must be a number from 0`,

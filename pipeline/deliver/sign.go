@@ -18,8 +18,7 @@ import (
 //
 // standard-webhooks: webhook-id, webhook-timestamp and webhook-signature, which holds one signature of
 // id.timestamp.body for each secret: "v1," and the base64 HMAC-SHA256 for a whsec_ secret (its key is what stands in
-// base64 after the prefix) or a plain one (its key is its own bytes), and "v1a," and the base64 ed25519 signature for a
-// whsk_ private key.
+// base64 after the prefix, which may be missing), and "v1a," and the base64 ed25519 signature for a whsk_ private key.
 // The others take the HMAC-SHA256 in hexadecimal, whose key is the secret's own bytes, prefix and all.
 // x-signature: of the body, with the first secret. github: X-Hub-Signature-256, of the body, with the first secret.
 // stripe: Stripe-Signature, of timestamp.body, one for each secret.
@@ -102,15 +101,11 @@ func (p *parser) version(m *mapping, where *yaml.Node, secret string) []version 
 			prefix = known
 		}
 	}
-	if prefix == "" {
-		if len(secret) < minSecret {
-			p.add(where, "%s: a secret has %d bytes: at least %d are needed, for example whsec_ and the base64 of 32 random bytes", m.what, len(secret), minSecret)
-			return nil
-		}
-		return []version{{hmac: newMAC([]byte(secret))}}
-	}
 	key, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(strings.TrimPrefix(secret, prefix), "="))
 	switch {
+	case err != nil && prefix == "":
+		// Verifiers read a secret without its prefix as base64 too; taken as plain bytes, no signature would fit.
+		p.add(where, "%s: a secret is not base64, which Standard Webhooks needs: make one of whsec_ and the base64 of 32 random bytes, or set signatures: x-signature", m.what)
 	case err != nil:
 		p.add(where, "%s: a secret is not base64 after %s", m.what, prefix)
 	case prefix == "whpk_":
@@ -122,7 +117,7 @@ func (p *parser) version(m *mapping, where *yaml.Node, secret string) []version 
 	case prefix == "whsk_":
 		p.add(where, "%s: a private key has %d bytes after whsk_: ed25519 has %d, or %d without the public key", m.what, len(key), ed25519.PrivateKeySize, ed25519.SeedSize)
 	case len(key) < minSecret:
-		p.add(where, "%s: a secret has %d bytes after whsec_: Standard Webhooks needs at least %d", m.what, len(key), minSecret)
+		p.add(where, "%s: a secret has %d bytes after whsec_: Standard Webhooks needs at least %d, for example whsec_ and the base64 of 32 random bytes", m.what, len(key), minSecret)
 	default:
 		return []version{{hmac: newMAC(key)}}
 	}
