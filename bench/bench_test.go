@@ -199,3 +199,23 @@ func TestReportsOfALoss(t *testing.T) {
 		}
 	}
 }
+
+// Every row of the documentation's tables has as many cells as its head.
+func TestMarkdownRows(t *testing.T) {
+	r := &Report{Results: []Result{
+		{Name: "ingest", Floor: &Floor{Name: "raw COPY"}, Checks: []Check{{What: "of raw COPY", Floor: true}}},
+		{Name: "latency", Latency: &Latency{}},
+	}}
+	var b strings.Builder
+	if err := WriteMarkdown(&b, r); err != nil {
+		t.Fatal(err)
+	}
+	want := 0
+	for line := range strings.Lines(b.String()) {
+		n := strings.Count(line, "|")
+		if n > 0 && want > 0 && n != want {
+			t.Errorf("%d bars, its head has %d: %s", n, want, line)
+		}
+		want = n
+	}
+}

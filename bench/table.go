@@ -74,7 +74,7 @@ func WriteMarkdown(w io.Writer, r *Report) error {
 	fmt.Fprintf(&b, "Settings: %s. Rates are medians, with the lowest and the highest round; CPU is in microseconds for each event or message.\n\n", strings.Join(settings, ", "))
 	b.WriteString("| Path | Per second | Rounds | Program | PostgreSQL | Generator | p50 | p99 | Floor, in the same rounds |\n|---|---|---|---|---|---|---|---|---|\n")
 	for _, res := range r.Results {
-		latency, floor := "| |", ""
+		latency, floor := "| | |", ""
 		if l := res.Latency; l != nil {
 			latency = fmt.Sprintf("| %s ms | %s ms |", figure(l.P50), figure(l.P99))
 		}
