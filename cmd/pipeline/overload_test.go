@@ -37,8 +37,10 @@ func TestOverload(t *testing.T) {
 	url := pgtest.URL(t)
 	conn := connect(t, url)
 	node := startNode(t, url, "--buffer.max-bytes", strconv.Itoa(maxBytes), "--buffer.max-events", "500", "--buffer.writers", "2",
-		"--ingest.max-reading-bytes", "16MiB", "--ingest.max-body-bytes", "4MiB", "--ingest.max-decoded-bytes", "4MiB")
+		"--ingest.max-reading-bytes", "16MiB", "--ingest.max-body-bytes", "4MiB", "--ingest.max-decoded-bytes", "4MiB",
+		"--ingest.answer-timeout", "5m") // a full buffer takes long on a machine that has other things to do
 	c := client(t)
+	c.Timeout = 5 * time.Minute
 	// Large, so that the bound is met by few events, which is cheap for the database.
 	padding := strings.Repeat("x", 4000)
 	var acknowledged, refused atomic.Int64
@@ -96,10 +98,21 @@ func TestOverload(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), slowEventsSQL); err != nil {
 		t.Fatal(err)
 	}
-	slow := load(clients, *overloadFor, func() bool { return refused.Load() >= clients/2 })
-	peak := residentBytes(t, node.cmd.Process.Pid, "VmHWM")
+	before, begin := acknowledged.Load(), time.Now()
+	enough := func() bool { return time.Since(begin) >= *overloadFor && refused.Load() >= clients/2 }
+	loaded := make(chan struct{})
+	go func() { defer close(loaded); load(clients, 0, enough) }()
+	for !enough() && !t.Failed() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	slow := float64(acknowledged.Load()-before) / time.Since(begin).Seconds()
 	if _, err := conn.Exec(t.Context(), `drop trigger slow_down on events`); err != nil {
 		t.Fatal(err)
+	}
+	<-loaded // what the buffer holds is stored at the old rate again
+	peak := residentBytes(t, node.cmd.Process.Pid, "VmHWM")
+	if t.Failed() {
+		return
 	}
 	again := load(8, time.Second, func() bool { return true })
 	slices.Sort(waits)
