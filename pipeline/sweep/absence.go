@@ -11,26 +11,33 @@ import (
 	"sluice/pipeline"
 )
 
-// dueSQL locks timers that have run out and gives them with the events that started them. The partial index on
-// (timer, armed_at) gives exactly these rows, oldest first. A timer that another transaction is just moving is passed
-// over; it is due at the next look, if it still is.
-const dueSQL = `
+// takeSQL locks timers that have run out. The partial index on (timer, armed_at) gives exactly these rows, oldest first. A
+// timer that another transaction is just moving is passed over; it is due at the next look, if it still is.
+const takeSQL = `
 with due as materialized (
 	select tenant_id, key, armed_at, trigger_at, trigger_event_id, trigger_occurred_at, extract(epoch from now() - armed_at)::float8 as waited
 	from absence_timers
 	where timer = $1 and armed_at <= now() - $2::interval and armed_at > now() - $3::interval
-	order by armed_at limit $4 for update skip locked)
+	order by armed_at limit $4 for update skip locked)`
+
+// doneSQL marks them as dealt with, up to the trigger that was seen.
+const doneSQL = `,
+done as (
+	update absence_timers t set done_at = d.trigger_at from due d where t.timer = $1 and t.tenant_id = d.tenant_id and t.key = d.key)`
+
+// readSQL gives them with the events that started them.
+const readSQL = `
 select d.tenant_id, d.key, d.armed_at, d.trigger_at, d.waited, d.trigger_event_id, d.trigger_occurred_at, e.event_name, e.received_at,
 	e.anonymous_id, e.user_id, e.session_id, e.page_url, e.referrer, e.user_agent, e.properties, e.client_id
 from due d left join lateral (select * from events e where e.tenant_id = d.tenant_id and e.event_id = d.trigger_event_id
 	and e.occurred_at = d.trigger_occurred_at) e on true
 order by d.armed_at`
 
-// doneSQL marks timers as dealt with, up to the trigger that was seen.
-const doneSQL = `
-update absence_timers t set done_at = u.done_at
-from unnest($2::int[], $3::text[], $4::timestamptz[]) as u(tenant_id, key, done_at)
-where t.timer = $1 and t.tenant_id = u.tenant_id and t.key = u.key`
+// dueSQL is for anchors last and idle: what has run out fires. dueFirstSQL leaves it to firstSQL what does.
+const (
+	dueSQL      = takeSQL + doneSQL + readSQL
+	dueFirstSQL = takeSQL + readSQL
+)
 
 // absence decides about the timers of one rule that have run out.
 func (s *Sweeper) absence(ctx context.Context, a pipeline.Absence) error {
@@ -42,13 +49,11 @@ func (s *Sweeper) absence(ctx context.Context, a pipeline.Absence) error {
 		}
 		oldest = max(oldest, waited-a.Within.Seconds())
 		n := len(due)
-		done, expired := due, 0
+		expired := 0
 		if a.First {
 			if due, expired, err = firstAnchors(ctx, tx, a, due); err != nil {
 				return 0, nil, err
 			}
-			// What fires, or belongs to a streak that has fired, is done; firstAnchors has set the others' clocks.
-			done = nil
 		}
 		committed, err := s.rules.Fire(ctx, tx, a.Timer, due)
 		if err != nil {
@@ -58,7 +63,7 @@ func (s *Sweeper) absence(ctx context.Context, a pipeline.Absence) error {
 			committed()
 			s.metrics.fired.WithLabelValues(a.Rule).Add(float64(len(due)))
 			s.metrics.expired.WithLabelValues(a.Rule).Add(float64(expired))
-		}, markDone(ctx, tx, a.Timer, done)
+		}, nil
 	})
 	s.metrics.late.WithLabelValues(a.Rule).Set(oldest)
 	if err != nil {
@@ -67,28 +72,16 @@ func (s *Sweeper) absence(ctx context.Context, a pipeline.Absence) error {
 	return nil
 }
 
-func markDone(ctx context.Context, tx pgx.Tx, timer string, due []pipeline.Due) error {
-	tenants, keys, latest := make([]int32, len(due)), make([]string, len(due)), make([]time.Time, len(due))
-	for i, d := range due {
-		tenants[i], keys[i], latest[i] = d.Tenant, d.Key, d.Latest
-	}
-	if len(due) == 0 {
-		return nil
-	}
-	_, err := tx.Exec(ctx, doneSQL, timer, tenants, keys, latest)
-	return err
-}
-
 // anyTime is longer ago than any event.
 const anyTime = 100 * 365 * 24 * time.Hour
 
 // readDue gives the timers, and for how many seconds the oldest has been armed.
 func readDue(ctx context.Context, tx pgx.Tx, a pipeline.Absence, limit int) (due []pipeline.Due, waited float64, err error) {
-	lookback := a.Lookback
+	sql, lookback := dueSQL, a.Lookback
 	if a.First {
-		lookback = anyTime // the timer's clock is a bound from below; firstSQL looks at the real one
+		sql, lookback = dueFirstSQL, anyTime // the timer's clock is a bound from below; firstSQL looks at the real one
 	}
-	rows, err := tx.Query(ctx, dueSQL, a.Timer, a.Within, lookback, limit)
+	rows, err := tx.Query(ctx, sql, a.Timer, a.Within, lookback, limit)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -1,16 +1,31 @@
 package sweep
 
 import (
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"sluice/internal/pgtest"
 )
 
 // BenchmarkTick measures one look with 100 due timers among 1,000,000 that wait: reading them with their events,
-// recording 100 messages, and the COMMIT.
+// recording 100 messages, and the COMMIT; as time, and as CPU time of PostgreSQL.
 func BenchmarkTick(b *testing.B) {
-	w := &world{t: b, db: pgtest.New(b), now: time.Now().UTC()}
+	cfg, err := pgxpool.ParseConfig(pgtest.URL(b))
+	if err != nil {
+		b.Fatal(err)
+	}
+	cfg.MaxConns = 1 // so that its process can be looked at
+	db, err := pgxpool.NewWithConfig(b.Context(), cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(db.Close)
+	w := &world{t: b, db: db, now: time.Now().UTC()}
 	w.restart(cart("once_per: episode"))
 	w.sweep.cfg.Batch = DefaultConfig().Batch
 	w.tick()
@@ -24,21 +39,38 @@ func BenchmarkTick(b *testing.B) {
 	w.exec(`vacuum analyze events`)
 	w.exec(`analyze dedupe_keys`)
 	absence := w.engine.Absences()[0]
-	var spent time.Duration
+	pid := w.texts(`select pg_backend_pid()::text`)[0]
+	var spent, server time.Duration
 	n := 0
 	for b.Loop() {
 		n++
 		// 100 others are due: their clocks go back by a little more than an hour.
 		w.exec(`update absence_timers set trigger_at = now() - interval '61 minutes' - $2 * interval '1 ms' where tenant_id = 1 and timer = $1 and
 			key in (select 's' || g from generate_series($2 * 100, $2 * 100 + 99) g)`, timer, n)
-		start := time.Now()
+		start, startServer := time.Now(), cpu(b, pid)
 		if err := w.sweep.absence(b.Context(), absence); err != nil {
 			b.Fatal(err)
 		}
 		spent += time.Since(start)
+		server += cpu(b, pid) - startServer
 	}
 	if got := len(w.texts(`select '' from outbox`)); got != 100*n {
 		b.Fatalf("%d messages, want %d", got, 100*n)
 	}
 	b.ReportMetric(spent.Seconds()*1000/float64(n), "ms/tick")
+	b.ReportMetric(server.Seconds()*1000/float64(n), "ms-server-cpu/tick")
+}
+
+// cpu is the time that a process with one thread has been on a CPU.
+func cpu(b *testing.B, pid string) time.Duration {
+	b.Helper()
+	text, err := os.ReadFile("/proc/" + pid + "/schedstat")
+	if err != nil {
+		b.Fatal(err)
+	}
+	ns, err := strconv.ParseInt(strings.Fields(string(text))[0], 10, 64)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(ns)
 }
