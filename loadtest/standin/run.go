@@ -27,6 +27,9 @@ type Options struct {
 	Log func(line string)
 	// Progress, where set, is called after each iteration, from any goroutine.
 	Progress func(metric func(name string) float64)
+	// More, where set, is asked when a user has done its iterations, from any goroutine, and may order another one: for
+	// what the script waits for by looking again and again.
+	More func(scenario string, metric func(name string) float64) bool
 }
 
 // Outcome is how a run ended.
@@ -293,7 +296,7 @@ func (r *run) scenarios(ctx context.Context, o scriptOptions, data string) error
 					return err
 				}
 				u.scenario, u.tags = name, s.Tags
-				for i := range iterations {
+				for i := 0; i < iterations || r.opts.More != nil && r.opts.More(name, r.metrics.sum); i++ {
 					u.iteration = int(started.Add(1) - 1)
 					u.progress = float64(u.iteration) / float64(users*iterations)
 					must(u.rt.Set("__ITER", i))
