@@ -79,6 +79,10 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 			return err
 		}
 	}
+	if err := pages.begin(ctx, reg, p.query, made.auth.Tenants()); err != nil {
+		return err
+	}
+	// Last, since who reads that events are taken may rely on it.
 	var door net.Listener
 	if made.server != nil {
 		if door, err = net.Listen("tcp", cfg.listen); err != nil {
@@ -103,9 +107,6 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 			}
 			return nil
 		})
-	}
-	if err := pages.begin(ctx, reg, p.query, made.auth.Tenants()); err != nil {
-		return err
 	}
 	ready.started(checks...)
 	stopNotice := context.AfterFunc(ctx, func() { ready.draining.Store(true) })
