@@ -229,7 +229,8 @@ func dataError(err error) bool {
 // each subject is granted as many as its cooldown and cap allow, the first first; those become outbox rows.
 //
 // Lock order: keys, then subjects, each sorted. A key that another transaction is just inserting is waited for. Keys
-// known for long are looked up first, since ON CONFLICT would lock (and so write) their rows. The decision about a
+// known for long are looked up first, since ON CONFLICT would lock (and so write) their rows; one by one, as a subquery
+// that can't become a join, or a plan made while the ledger was small would go on reading all of it. The decision about a
 // subject is made on its locked, latest row; greatest() keeps its clock from going back after a wait.
 //
 // Joins are on one text each, and subjects are joined in full although each has a decision: the planner expects few rows
@@ -246,8 +247,8 @@ cand as materialized (
 newkey as (
 	insert into dedupe_keys as k (tenant_id, key_hash, expires_at)
 	select ten, kh, now() + keep * interval '1 second' from cand c join rule using (rid)
-	where kh is not null and not exists (select from dedupe_keys d
-		where d.tenant_id = c.ten and d.key_hash = c.kh and (d.expires_at is null or d.expires_at > now()))
+	where kh is not null and (select true from dedupe_keys d
+		where d.tenant_id = c.ten and d.key_hash = c.kh and (d.expires_at is null or d.expires_at > now())) is null
 	order by ten, kh
 	on conflict (tenant_id, key_hash) do update set expires_at = excluded.expires_at where k.expires_at <= now()
 	returning tenant_id::text || key_hash as at_key),
