@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/prometheus/client_golang/prometheus"
@@ -175,6 +176,34 @@ create trigger enter before insert on events for each row execute function enter
 	mustWrite(t, w, es[:1])
 	es[3].SessionID = "a"
 	checkOutcomes(t, mustWrite(t, w, es), "dssrs")
+}
+
+// A day whose partition retention has detached and not dropped yet has a table and takes no rows. Nor can a partition be
+// made where the role may not. The other events of the batch are stored, and that day's, too, once it is dropped.
+func TestDayThatCanHaveNoPartitionIsPoison(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, ddl string }{
+		{"detached", `select create_events_partition('2020-01-02'); alter table events detach partition events_20200102`},
+		{"not allowed", `create or replace function create_events_partition(day date) returns boolean language plpgsql as
+			$$ begin raise insufficient_privilege; end $$`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			pool := pgtest.New(t)
+			exec(t, pool, c.ddl)
+			w := newWriter(t, pool)
+			es := events(6)
+			es[4].OccurredAt = time.Date(2020, 1, 2, 12, 0, 0, 0, time.UTC)
+			checkOutcomes(t, mustWrite(t, w, es), "ssssrs")
+			if got := scan[int](t, pool, `select count(*) from quarantine where event_id = $1 and sqlstate = '23514'`, es[4].ID); got != 1 {
+				t.Errorf("%d rows in quarantine of the event without a partition, want 1", got)
+			}
+			if c.name == "detached" {
+				exec(t, pool, `drop table events_20200102`)
+				checkOutcomes(t, mustWrite(t, w, es), "ddddsd")
+			}
+		})
+	}
 }
 
 func TestCopyLine(t *testing.T) {

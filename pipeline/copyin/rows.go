@@ -139,7 +139,7 @@ func (w *Writer) copyIsolating(ctx context.Context, tx pgx.Tx, b *batch, positio
 			return nil
 		}
 		c := classify(&stepError{at: atCopy, err: err})
-		if c != causePoison && !(c == causeConflict && m.conflictIsPoison) {
+		if c != causePoison && !(c == causeConflict && m.conflictIsPoison) && !(c == causePartition && m.partitionIsPoison) {
 			return err
 		}
 		w.m.isolations.Inc()

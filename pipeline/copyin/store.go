@@ -17,6 +17,8 @@ type mode struct {
 	// conflictIsPoison: the key that COPY ran into is none of ours (a unique index that somebody added), so it
 	// will not be found by looking.
 	conflictIsPoison bool
+	// partitionIsPoison: the day of a row has no partition, and none can be made.
+	partitionIsPoison bool
 }
 
 // store runs transactions until one commits. Every round learns something (keys that are stored, a row that can't be,
@@ -27,7 +29,7 @@ func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
 	if m.lookup {
 		path = "lookup"
 	}
-	conflicted := false
+	conflicted, unmade := false, 0
 	wait := firstPause
 	for {
 		known := b.duplicates
@@ -60,10 +62,20 @@ func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
 			m.lookup, conflicted = true, true
 			continue
 		case causePartition:
-			if err := w.makePartitions(ctx, b); err == nil {
+			made, failed := w.makePartitions(ctx, b)
+			if made > 0 && failed == nil {
 				continue
-			} else if classify(err) == causePermanent {
-				return err
+			}
+			if failed == nil || classify(failed) == causePermanent {
+				// Another node may have made it just now, or be about to drop it; past that, its rows alone are refused.
+				if unmade++; unmade == 1 {
+					continue
+				}
+				if unmade > partitionTries {
+					w.log.Warn("days without a partition, and none can be made", "error", errors.Join(err, failed))
+					m.isolate, m.partitionIsPoison = true, true
+					continue
+				}
 			}
 		case causePoison:
 			w.m.isolations.Inc()
@@ -83,6 +95,10 @@ func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
 		}
 	}
 }
+
+// partitionTries is how often a day is asked for that has a table which is no partition: one that retention has detached
+// and will drop, which takes milliseconds unless a long report holds it up. A guess, 50 ms with its pauses.
+const partitionTries = 4
 
 // Guesses: short enough to be invisible after a deadlock, long enough not to hammer a server that starts up.
 const (
@@ -229,16 +245,19 @@ func (w *Writer) xactStatus(ctx context.Context, xid string) (status string, err
 
 const partitionSQL = `select create_events_partition($1)`
 
-// makePartitions makes what the batch's days lack, each in a transaction of its own, so that its locks are short.
-func (w *Writer) makePartitions(ctx context.Context, b *batch) error {
-	made := 0
+// makePartitions makes what the batch's days lack, each in a transaction of its own, so that its locks are short. A day
+// that can't have one does not keep the others from theirs.
+func (w *Writer) makePartitions(ctx context.Context, b *batch) (made int, failed error) {
 	for _, day := range b.days {
 		ctx, cancel := context.WithTimeout(ctx, w.cfg.AttemptTimeout)
 		var missing bool
 		err := w.pool.QueryRow(ctx, partitionSQL, startOf(day)).Scan(&missing)
 		cancel()
 		if err != nil {
-			return &stepError{at: "make partition of " + step(startOf(day).Format(time.DateOnly)), err: err}
+			failed = &stepError{at: "make partition of " + step(startOf(day).Format(time.DateOnly)), err: err}
+			if classify(failed) != causePermanent {
+				break
+			}
 		}
 		if missing {
 			made++
@@ -249,7 +268,7 @@ func (w *Writer) makePartitions(ctx context.Context, b *batch) error {
 		w.log.Info("made partitions of events", "partitions", made, "first", startOf(b.days[0]).Format(time.DateOnly),
 			"last", startOf(b.days[len(b.days)-1]).Format(time.DateOnly))
 	}
-	return nil
+	return made, failed
 }
 
 func startOf(day int32) time.Time { return time.Unix(int64(day)*86400, 0).UTC() }
