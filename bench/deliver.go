@@ -238,9 +238,9 @@ func (l *lab) deliverOnce(ctx context.Context, p *Program, sink *receiver, n int
 	if _, err := l.db.Pool.Exec(ctx, releaseSQL); err != nil {
 		return 0, cpu, books, err
 	}
-	spent, err := measure(l.db, p.cmd.Process.Pid, func() error { return l.db.awaitSent(ctx, sink) })
+	spent, err := measure(l.db, p.Pid(), func() error { return l.db.awaitSent(ctx, sink) })
 	if err != nil {
-		return 0, cpu, books, fmt.Errorf("%w\n%s", err, p.said())
+		return 0, cpu, books, fmt.Errorf("%w\n%s", err, p.Tail(5))
 	}
 	requests, messages := sink.counts()
 	sent, err := l.db.finished(ctx)

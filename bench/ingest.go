@@ -190,7 +190,7 @@ func (l *lab) single(ctx context.Context) (_ []Result, err error) {
 	for round := range rounds {
 		l.next("single events, round %d of %d", round+1, rounds)
 		var t *tally
-		spent, err := measure(l.db, floor.cmd.Process.Pid, func() error {
+		spent, err := measure(l.db, floor.Pid(), func() error {
 			t, err = (&load{url: floor.URL, events: events, connections: 256}).max(ctx, d)
 			return err
 		})

@@ -134,14 +134,14 @@ func (s *side) round(ctx context.Context, db *Database, work func(*load) (*tally
 		return nil, err
 	}
 	var t *tally
-	spent, err := measure(db, s.program.cmd.Process.Pid, func() error {
+	spent, err := measure(db, s.program.Pid(), func() error {
 		t, err = work(&load{url: s.url, events: s.events, connections: s.conns})
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%w\n%s", err, s.program.said())
+		return nil, fmt.Errorf("%w\n%s", err, s.program.Tail(5))
 	}
-	s.memory = max(s.memory, memoryBytes(s.program.cmd.Process.Pid))
+	s.memory = max(s.memory, memoryBytes(s.program.Pid()))
 	after, err := s.program.metrics(ctx)
 	if err != nil {
 		return nil, err
@@ -157,7 +157,7 @@ func (s *side) round(ctx context.Context, db *Database, work func(*load) (*tally
 	s.books.merge(books)
 	n := t.acknowledged()
 	if n == 0 {
-		return nil, fmt.Errorf("bench: nothing of %d events was acknowledged: %s\n%s", t.sent, t.refusal, s.program.said())
+		return nil, fmt.Errorf("bench: nothing of %d events was acknowledged: %s\n%s", t.sent, t.refusal, s.program.Tail(5))
 	}
 	s.rates = append(s.rates, float64(n)/t.wall.Seconds())
 	s.spent(spent.per(n))

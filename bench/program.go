@@ -4,69 +4,36 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"sluice/internal/child"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
 // Program is a running pipeline, or another process that serves as a floor.
-type Program struct {
-	// URL takes events, Admin answers operators.
-	URL, Admin string
+type Program struct{ *child.Process }
 
-	cmd  *exec.Cmd
-	done chan error
-	log  string
-}
+const startTimeout = time.Minute
 
-const (
-	startTimeout = time.Minute
-	stopTimeout  = 90 * time.Second // longer than the program's own drain-timeout
-)
-
-// startProgram starts binary with args, in dir, and returns when its log says ready. It gets none of the caller's
+// startProgram starts binary with args, its log in dir, and returns when that says ready. It gets none of the caller's
 // settings from the environment, but those of env.
 func startProgram(ctx context.Context, binary, dir, ready string, env []string, args ...string) (*Program, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
 	log, err := os.CreateTemp(dir, args[0]+"-*.log")
 	if err != nil {
 		return nil, err
 	}
-	defer log.Close()
-	p := &Program{cmd: exec.Command(binary, args...), done: make(chan error, 1), log: log.Name()}
-	p.cmd.Stdout, p.cmd.Stderr = log, log
-	// Ctrl-C is for us; the program is told in its turn.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	p.cmd.Env = env
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "PIPELINE_") && !strings.HasPrefix(v, "DATABASE_URL=") && !strings.HasPrefix(v, "PG") {
-			p.cmd.Env = append(p.cmd.Env, v)
-		}
+	log.Close()
+	p, err := child.Start(ctx, child.Command{Program: binary, Args: args, Env: append(child.Environ(), env...), Log: log.Name(), Ready: ready})
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
 	}
-	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("bench: start %s: %w", binary, err)
-	}
-	go func() { p.done <- p.cmd.Wait() }()
-	deadline := time.After(startTimeout)
-	for !p.readLog(ready) {
-		select {
-		case err := <-p.done:
-			p.done <- err
-			return nil, fmt.Errorf("bench: the program ended at its start: %w\n%s", err, p.said())
-		case <-time.After(10 * time.Millisecond):
-		case <-deadline:
-			return nil, errors.Join(fmt.Errorf("bench: the program did not get ready within %s", startTimeout), p.Stop())
-		case <-ctx.Done():
-			return nil, errors.Join(ctx.Err(), p.Stop())
-		}
-	}
-	return p, nil
+	return &Program{p}, nil
 }
 
 // startPipeline starts "pipeline run" on the database and waits until it is ready.
@@ -82,77 +49,12 @@ func startPipeline(ctx context.Context, binary, dir string, db *Database, args .
 	if err != nil {
 		return nil, err
 	}
-	for deadline := time.Now().Add(startTimeout); ; {
-		if resp, err := http.Get(p.Admin + "/readyz"); err == nil {
-			resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return p, nil
-			}
-		}
-		select {
-		case err := <-p.done:
-			p.done <- err
-			return nil, fmt.Errorf("bench: the program ended at its start: %w\n%s", err, p.said())
-		case <-ctx.Done():
-			return nil, errors.Join(ctx.Err(), p.Stop())
-		case <-time.After(10 * time.Millisecond):
-		}
-		if time.Now().After(deadline) {
-			return nil, errors.Join(fmt.Errorf("bench: the program is not ready after %s\n%s", startTimeout, p.said()), p.Stop())
-		}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := p.AwaitReady(ctx); err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
 	}
-}
-
-// readLog looks for the line that holds ready, and for the addresses in the lines up to it.
-func (p *Program) readLog(ready string) bool {
-	f, err := os.Open(p.log)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		line := lines.Text()
-		var entry struct{ Msg, URL string }
-		if json.Unmarshal([]byte(line), &entry) == nil {
-			switch entry.Msg {
-			case "admin address":
-				p.Admin = entry.URL
-			case "taking events":
-				p.URL = strings.TrimSuffix(entry.URL, "/v1/events")
-			}
-		}
-		if strings.Contains(line, ready) {
-			return true
-		}
-	}
-	return false
-}
-
-// Stop lets the program drain and waits for its end.
-func (p *Program) Stop() error {
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return err
-	}
-	select {
-	case err := <-p.done:
-		p.done <- err
-		if err != nil {
-			return fmt.Errorf("bench: the program did not end well: %w\n%s", err, p.said())
-		}
-		return nil
-	case <-time.After(stopTimeout):
-		return errors.Join(fmt.Errorf("bench: the program did not end within %s and was killed", stopTimeout), p.cmd.Process.Kill())
-	}
-}
-
-// said is the end of its log.
-func (p *Program) said() string {
-	text, err := os.ReadFile(p.log)
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	return strings.Join(lines[max(0, len(lines)-5):], "\n")
+	return p, nil
 }
 
 // metrics reads /metrics: the sum of each family's samples over all labels.

@@ -64,14 +64,18 @@ func startLive(t *testing.T, pipelineArgs, receiverArgs []string) live {
 		t.Fatal(err)
 	}
 	l := live{database: pgtest.URL(t)}
-	var log syncBuffer
+	dir := t.TempDir()
+	logs := []string{filepath.Join(dir, "pipeline.log"), filepath.Join(dir, "receiver.log")}
 	l.Stack, err = stack.Start(t.Context(), stack.Options{
-		Program: path, Folder: ".", Log: &log, PipelineArgs: pipelineArgs, ReceiverArgs: receiverArgs,
+		Program: path, Folder: ".", PipelineLog: logs[0], ReceiverLog: logs[1], PipelineArgs: pipelineArgs, ReceiverArgs: receiverArgs,
 		Env: []string{"DATABASE_URL=" + l.database},
 	})
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("pipeline and receiver:\n%s", log.String())
+			for _, log := range logs {
+				text, err := os.ReadFile(log)
+				t.Logf("%s (%v):\n%s", filepath.Base(log), err, text)
+			}
 		}
 	})
 	if err != nil {
@@ -83,23 +87,6 @@ func startLive(t *testing.T, pipelineArgs, receiverArgs []string) live {
 		}
 	})
 	return l
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 // env is the environment of a script against l. Nothing here judges by time: the machine is shared.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sluice/internal/child"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -62,34 +64,40 @@ func runDemo(ctx context.Context, o demoOptions, env environment) (err error) {
 		return err
 	}
 	say("demo: starting a receiver that fails now and then, and a pipeline with a PostgreSQL of its own (logs in %s)", o.dir)
-	receiver, err := startChild(ctx, o.dir, "receiver", "receiver: listening on",
-		[]string{"RECEIVER_SECRET=" + demoSecret, "RECEIVER_WEBHOOK_SECRET=" + demoSecret}, "receiver", "--listen", "127.0.0.1:0",
-		"--fail-rate", "0.1", "--lose-answers", "0.05", "--delay", "2ms", "--seed", fmt.Sprint(o.seed))
+	receiver, err := child.Start(ctx, child.Command{
+		Log: filepath.Join(o.dir, "receiver.log"), Ready: "receiver: listening on",
+		Env: append(child.Environ(), "RECEIVER_SECRET="+demoSecret, "RECEIVER_WEBHOOK_SECRET="+demoSecret),
+		Args: []string{"receiver", "--listen", "127.0.0.1:0", "--fail-rate", "0.1", "--lose-answers", "0.05", "--delay", "2ms",
+			"--seed", fmt.Sprint(o.seed)},
+	})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, receiver.stop()) }()
+	defer func() { err = errors.Join(err, receiver.Stop()) }()
 	rules, err := readRuleNames(o.rules)
 	if err != nil {
 		return err
 	}
-	settings, err := writeDemoSettings(o, rules.destinations(), receiver.url)
+	settings, err := writeDemoSettings(o, rules.destinations(), receiver.URL)
 	if err != nil {
 		return err
 	}
-	pipe, err := startChild(ctx, o.dir, "pipeline", "taking events", nil, "run", "--config", settings, "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json",
-		"--sweep.every", demoSweep.String())
+	pipe, err := child.Start(ctx, child.Command{
+		Log: filepath.Join(o.dir, "pipeline.log"), Ready: "taking events", Env: child.Environ(),
+		Args: []string{"run", "--config", settings, "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json",
+			"--sweep.every", demoSweep.String()},
+	})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, pipe.stop()) }()
-	if err := awaitReady(ctx, pipe.adminURL); err != nil {
-		return fmt.Errorf("%w; see %s", err, pipe.log)
+	defer func() { err = errors.Join(err, pipe.Stop()) }()
+	if err := pipe.AwaitReady(ctx); err != nil {
+		return err
 	}
 
 	day := makeShopDay(o.seed, o.visits, time.Now().UTC())
 	say("demo: playing a day: %d events, of which %d are repeats and %d faulty", len(day.lines), day.repeats, day.bad)
-	sent, took, err := playDay(ctx, day, pipe.url)
+	sent, took, err := playDay(ctx, day, pipe.Events())
 	if err != nil {
 		return err
 	}
@@ -160,10 +168,10 @@ type demoReport struct {
 const demoSweep = 400 * time.Millisecond
 
 // collect waits until everything decided has been delivered, and reads the books.
-func (r *demoReport) collect(ctx context.Context, pipe, receiver *child) error {
+func (r *demoReport) collect(ctx context.Context, pipe, receiver *child.Process) error {
 	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, pipe.databaseURL)
+	conn, err := pgx.Connect(ctx, pipe.Database)
 	if err != nil {
 		return err
 	}
@@ -177,14 +185,14 @@ func (r *demoReport) collect(ctx context.Context, pipe, receiver *child) error {
 			quiet, last = 0, r.outbox.total()
 		}
 		if !wait(ctx, demoSweep/4) {
-			return fmt.Errorf("%d messages were not delivered in time; see %s", r.outbox.open(), pipe.log)
+			return fmt.Errorf("%d messages were not delivered in time; see %s", r.outbox.open(), pipe.Log())
 		}
 	}
-	if r.metrics, err = scrape(ctx, pipe.adminURL); err != nil {
+	if r.metrics, err = scrape(ctx, pipe.Admin); err != nil {
 		return err
 	}
 	r.books = booksOf(r.metrics, "1")
-	return fetchJSON(ctx, receiver.url+"/stats", &r.receiver)
+	return fetchJSON(ctx, receiver.URL+"/stats", &r.receiver)
 }
 
 // faults compares the sides; none means that the books balance.
@@ -241,4 +249,17 @@ func (r *demoReport) print(w io.Writer) {
 
 `, r.outbox.sent, r.receiver.Requests, r.receiver.Failed, r.receiver.AnswersLost, r.receiver.Duplicates,
 		r.outbox.later, r.outbox.skipped, r.outbox.dead)
+}
+
+func fetchJSON(ctx context.Context, url string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	return json.NewDecoder(res.Body).Decode(into)
 }

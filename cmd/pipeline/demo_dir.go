@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sluice/internal/child"
 	"strconv"
 	"strings"
 	"syscall"
@@ -135,17 +136,17 @@ const demoCurl = `  curl -s %[1]s --json '{"event_id":"try-1","event_name":"sign
   curl -s %[3]s/metrics | grep ^pipeline_
 `
 
-func (r *demoReport) printGoOn(w io.Writer, pipe, receiver *child) {
-	fmt.Fprintf(w, "Go on with:\n"+demoCurl, pipe.url, receiver.url, pipe.adminURL)
+func (r *demoReport) printGoOn(w io.Writer, pipe, receiver *child.Process) {
+	fmt.Fprintf(w, "Go on with:\n"+demoCurl, pipe.Events(), receiver.URL, pipe.Admin)
 }
 
 // printRestart tells how to go on after the demo's processes have ended, with its data.
-func printRestart(w io.Writer, o demoOptions, receiver *child) {
-	address := strings.TrimPrefix(receiver.url, "http://")
+func printRestart(w io.Writer, o demoOptions, receiver *child.Process) {
+	address := strings.TrimPrefix(receiver.URL, "http://")
 	fmt.Fprintf(w, `Go on with its data, in two terminals:
   RECEIVER_SECRET=$(cat %[1]s/secret) bin/pipeline receiver --listen %[2]s
   bin/pipeline run --config %[1]s/pipeline.yaml
 and in a third:
 `, o.dir, address)
-	fmt.Fprintf(w, demoCurl, "http://127.0.0.1:8080/v1/events", receiver.url, "http://127.0.0.1:9090")
+	fmt.Fprintf(w, demoCurl, "http://127.0.0.1:8080/v1/events", receiver.URL, "http://127.0.0.1:9090")
 }

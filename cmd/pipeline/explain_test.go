@@ -20,7 +20,7 @@ func TestExplain(t *testing.T) {
 		t.Helper()
 		body := fmt.Sprintf(`{"event_id":%q,"event_name":%q,"occurred_at":%q,"user_id":"u1","session_id":"s1","properties":%s}`,
 			id, name, time.Now().UTC().Format(time.RFC3339Nano), properties)
-		if r := postEvents(client(t), node.url, body); r.status != 200 || r.Stored != 1 {
+		if r := postEvents(client(t), node.Events(), body); r.status != 200 || r.Stored != 1 {
 			t.Fatalf("%+v", r)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sluice/internal/child"
 	"strconv"
 	"strings"
 	"syscall"
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 }
 
 // startNode runs "pipeline run" on free ports. The node is killed at the end of the test if it still runs.
-func startNode(t *testing.T, url string, args ...string) *child {
+func startNode(t *testing.T, url string, args ...string) *child.Process {
 	t.Helper()
 	all := []string{"run", "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json"}
 	if url != "" {
@@ -43,37 +44,36 @@ func startNode(t *testing.T, url string, args ...string) *child {
 	return startProcess(t, "taking events", append(all, args...)...)
 }
 
-func startProcess(t *testing.T, ready string, args ...string) *child {
+func startProcess(t *testing.T, ready string, args ...string) *child.Process {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	c, err := startChild(ctx, t.TempDir(), args[0], ready, nil, args...)
+	c, err := child.Start(ctx, child.Command{Args: args, Env: child.Environ(), Log: filepath.Join(t.TempDir(), "log"), Ready: ready})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		kill(t, c)
 		if t.Failed() {
-			t.Logf("the end of the log of %s:\n%s", args[0], lastLines(c.log, 30))
+			t.Logf("the end of the log of %s:\n%s", args[0], c.Tail(30))
 		}
 	})
 	return c
 }
 
-func kill(t *testing.T, c *child) {
+func kill(t *testing.T, c *child.Process) {
 	t.Helper()
-	if err := c.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+	if err := c.Kill(); err != nil {
 		t.Error(err)
 	}
-	c.done <- <-c.done
 }
 
 // exit waits for the process and gives its exit status; -1 is a signal.
-func exit(t *testing.T, c *child, within time.Duration) int {
+func exit(t *testing.T, c *child.Process, within time.Duration) int {
 	t.Helper()
 	select {
-	case err := <-c.done:
-		c.done <- err
+	case <-c.Ended():
+		err := c.Wait()
 		var status *exec.ExitError
 		if errors.As(err, &status) {
 			return status.ExitCode()
@@ -88,18 +88,18 @@ func exit(t *testing.T, c *child, within time.Duration) int {
 	}
 }
 
-func signalNode(t *testing.T, c *child, s syscall.Signal) {
+func signalNode(t *testing.T, c *child.Process, s syscall.Signal) {
 	t.Helper()
-	if err := c.cmd.Process.Signal(s); err != nil {
+	if err := c.Signal(s); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // logged waits for a text in the log.
-func logged(t *testing.T, c *child, text string) {
+func logged(t *testing.T, c *child.Process, text string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("%q in the log", text), func() bool {
-		log, err := os.ReadFile(c.log)
+		log, err := os.ReadFile(c.Log())
 		return err == nil && strings.Contains(string(log), text)
 	})
 }
@@ -193,9 +193,9 @@ func query1(t *testing.T, conn *pgx.Conn, sql string) (n int64) {
 	return n
 }
 
-func nodeSamples(t *testing.T, c *child) samples {
+func nodeSamples(t *testing.T, c *child.Process) samples {
 	t.Helper()
-	s, err := scrape(t.Context(), c.adminURL)
+	s, err := scrape(t.Context(), c.Admin)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ rules:
 		t.Helper()
 		body := fmt.Sprintf(`{"event_id":%q,"event_name":%q,"session_id":%q,"occurred_at":%q,"properties":{"sku":"tea"}}`,
 			id, name, session, time.Now().Add(-ago).UTC().Format(time.RFC3339Nano))
-		if r := postEvents(client(t), node.url, body); r.status != 200 || r.Stored != 1 {
+		if r := postEvents(client(t), node.Events(), body); r.status != 200 || r.Stored != 1 {
 			t.Fatalf("%+v", r)
 		}
 	}

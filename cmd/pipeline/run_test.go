@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice/internal/child"
 	"sluice/internal/pgtest"
 	"sluice/pipeline/inbox"
 )
@@ -53,7 +54,7 @@ func TestAcknowledgedSurvivesSIGKILL(t *testing.T) {
 					for _, id := range ids {
 						events = append(events, testEvent(id, at))
 					}
-					r := postEvents(c, node.url, events...)
+					r := postEvents(c, node.Events(), events...)
 					mu.Lock()
 					if r.err == nil && r.status == 200 && r.Stored+r.Duplicate == 20 {
 						for _, id := range ids {
@@ -113,7 +114,7 @@ func TestSIGTERMDrains(t *testing.T) {
 		clients.Go(func() {
 			for n := 0; ; n++ {
 				id := fmt.Sprintf("c%d-%d", i, n)
-				r := postEvents(c, node.url, testEvent(id, at))
+				r := postEvents(c, node.Events(), testEvent(id, at))
 				if r.err != nil || r.status == 503 {
 					return
 				}
@@ -167,7 +168,7 @@ func TestSecondSignalStopsAtOnce(t *testing.T) {
 	unlock := lockEvents(t, url)
 	defer unlock()
 	answered := make(chan reply, 1)
-	go func() { answered <- postEvents(client(t), node.url, testEvent("x", time.Now())) }()
+	go func() { answered <- postEvents(client(t), node.Events(), testEvent("x", time.Now())) }()
 	eventually(t, "the event is in the buffer", func() bool { return nodeSamples(t, node).sum("pipeline_buffer_in_flight_events", "") == 1 })
 	signalNode(t, node, syscall.SIGTERM)
 	logged(t, node, `"msg":"stopping"`)
@@ -187,12 +188,12 @@ func TestShutdownEndsWhenPostgresHangs(t *testing.T) {
 	receiver := startReceiver(t, receiverOptions{})
 	node := startNode(t, proxy.URL(), append(writeRules(t, receiver.URL, "[100ms]"), "--drain-timeout", "3s")...)
 	c := client(t)
-	if r := postEvents(c, node.url, testEvent("before", time.Now())); r.status != 200 {
+	if r := postEvents(c, node.Events(), testEvent("before", time.Now())); r.status != 200 {
 		t.Fatalf("%+v", r)
 	}
 	proxy.SetBlackHole(true)
 	answered := make(chan reply, 1)
-	go func() { answered <- postEvents(c, node.url, testEvent("into the hole", time.Now())) }()
+	go func() { answered <- postEvents(c, node.Events(), testEvent("into the hole", time.Now())) }()
 	eventually(t, "the event is in the buffer", func() bool { return nodeSamples(t, node).sum("pipeline_buffer_in_flight_events", "") == 1 })
 	start := time.Now()
 	signalNode(t, node, syscall.SIGTERM)
@@ -234,7 +235,7 @@ func TestBooksBalance(t *testing.T) {
 				}
 				events = append(events, events[0], `{"event_name":""}`, `{"event_name":"x","properties":{"a":"\u0000"}}`)
 				for {
-					r := postEvents(c, node.url, events...)
+					r := postEvents(c, node.Events(), events...)
 					if r.err != nil || r.status == 200 {
 						if r.err != nil || r.Duplicate < 1 || r.Rejected != 2 {
 							t.Errorf("status %d, %+v, %v", r.status, r.answer, r.err)
@@ -301,7 +302,7 @@ func TestFullBufferAnswersAtOnce(t *testing.T) {
 			for e := range 20 {
 				events = append(events, testEvent(fmt.Sprintf("%d-%d", i, e), at))
 			}
-			answers <- postEvents(c, node.url, events...)
+			answers <- postEvents(c, node.Events(), events...)
 		})
 	}
 	// All but what fits is answered while nothing can be stored.
@@ -311,7 +312,7 @@ func TestFullBufferAnswersAtOnce(t *testing.T) {
 			t.Fatalf("status %d, Retry-After %q, %v; want 429 with seconds", r.status, r.retryAfter, r.err)
 		}
 	}
-	res, err := http.Get(node.adminURL + "/readyz")
+	res, err := http.Get(node.Admin + "/readyz")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,7 +336,7 @@ func TestFullBufferAnswersAtOnce(t *testing.T) {
 		t.Errorf("%d events stored, %d acknowledged", got, taken)
 	}
 	eventually(t, "the node is ready again", func() bool {
-		res, err := http.Get(node.adminURL + "/readyz")
+		res, err := http.Get(node.Admin + "/readyz")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -349,7 +350,7 @@ func TestFullBufferAnswersAtOnce(t *testing.T) {
 func TestTwoNodesOverlappingBatches(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
-	nodes := []*child{startNode(t, url), startNode(t, url)}
+	nodes := []*child.Process{startNode(t, url), startNode(t, url)}
 	at := time.Now()
 	const events = 2000
 	var forth []string
@@ -369,7 +370,7 @@ func TestTwoNodesOverlappingBatches(t *testing.T) {
 			clients.Go(func() {
 				c := client(t)
 				for i := 0; i < events; i += 100 {
-					r := postEvents(c, node.url, list[i:i+100]...)
+					r := postEvents(c, node.Events(), list[i:i+100]...)
 					if r.err != nil || r.status != 200 || r.Stored+r.Duplicate != 100 {
 						t.Errorf("status %d, %+v, %v", r.status, r.answer, r.err)
 						return
@@ -416,7 +417,7 @@ func TestUnfinishedLeaseIsPickedUp(t *testing.T) {
 	for i := range 20 {
 		events = append(events, testEvent(fmt.Sprint(i), time.Now()))
 	}
-	if r := postEvents(client(t), first.url, events...); r.status != 200 || r.Stored != 20 {
+	if r := postEvents(client(t), first.Events(), events...); r.status != 200 || r.Stored != 20 {
 		t.Fatalf("%+v", r)
 	}
 	eventually(t, "all are being sent", func() bool { mu.Lock(); defer mu.Unlock(); return len(keys) == 20 })
@@ -451,7 +452,7 @@ func TestNodesWakeEachOther(t *testing.T) {
 		return query1(t, conn, `select count(*) from pg_stat_activity where datname = current_database() and query like 'listen %'`) == 1
 	})
 	taker := startNode(t, url, append(rules, "--roles", "ingest")...)
-	if r := postEvents(client(t), taker.url, testEvent("a", time.Now())); r.status != 200 || r.Stored != 1 {
+	if r := postEvents(client(t), taker.Events(), testEvent("a", time.Now())); r.status != 200 || r.Stored != 1 {
 		t.Fatalf("%+v", r)
 	}
 	select {
@@ -469,7 +470,7 @@ func TestEmbeddedPostgresDefault(t *testing.T) {
 	t.Parallel()
 	dir := publicDir(t) + "/data"
 	node := startNode(t, "", "--data-dir", dir)
-	if r := postEvents(client(t), node.url, testEvent("kept", time.Now())); r.status != 200 || r.Stored != 1 {
+	if r := postEvents(client(t), node.Events(), testEvent("kept", time.Now())); r.status != 200 || r.Stored != 1 {
 		t.Fatalf("%+v", r)
 	}
 	second := startProcess(t, "data-dir", "run", "--data-dir", dir, "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json")
@@ -478,7 +479,7 @@ func TestEmbeddedPostgresDefault(t *testing.T) {
 	}
 	kill(t, node)
 	node = startNode(t, "", "--data-dir", dir)
-	if got := stored(t, connect(t, node.databaseURL)); got["kept"] != 1 {
+	if got := stored(t, connect(t, node.Database)); got["kept"] != 1 {
 		t.Errorf("after SIGKILL: %v, want the event", got)
 	}
 	signalNode(t, node, syscall.SIGTERM)
@@ -538,7 +539,7 @@ func TestDatabaseAwayAtStart(t *testing.T) {
 	if got := exit(t, node, time.Minute); got != 1 {
 		t.Errorf("exit status %d, want 1", got)
 	}
-	if log := lastLines(node.log, 100); !strings.Contains(log, "database.start-timeout") || strings.Contains(log, "hunter2") {
+	if log := node.Tail(100); !strings.Contains(log, "database.start-timeout") || strings.Contains(log, "hunter2") {
 		t.Errorf("the log does not say which limit was reached, or tells the password:\n%s", log)
 	}
 }

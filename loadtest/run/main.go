@@ -73,19 +73,15 @@ func run(ctx context.Context, args []string) (err error) {
 	if err := os.MkdirAll(*out, 0o755); err != nil {
 		return err
 	}
-	logFile, err := os.Create(filepath.Join(*out, *script+".log"))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, logFile.Close()) }()
-
-	fmt.Printf("starting a pipeline and a receiver; their log is %s\n", logFile.Name())
+	log := filepath.Join(*out, *script+".log")
+	fmt.Printf("starting a pipeline and a receiver; the pipeline's log is %s\n", log)
 	s, err := stack.Start(ctx, stack.Options{
-		Program: *program, Folder: *folder, Log: logFile, ReceiverArgs: receiverArgs[*script],
+		Program: *program, Folder: *folder, ReceiverArgs: receiverArgs[*script],
+		PipelineLog: log, ReceiverLog: filepath.Join(*out, *script+"-receiver.log"),
 		PipelineArgs: append([]string{"--data-dir", filepath.Join(".pipeline", "loadtest")}, pipelineArgs[*script]...),
 	})
 	if err != nil {
-		return fmt.Errorf("%w (see %s)", err, logFile.Name())
+		return fmt.Errorf("%w (see %s)", err, log)
 	}
 	defer func() { err = errors.Join(err, s.Stop()) }()
 
