@@ -1,9 +1,13 @@
 package deliver
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -58,4 +62,63 @@ func TestDialRefusesNamesOfPrivateAddresses(t *testing.T) {
 		t.Fatalf("with allow_private: %v", err)
 	}
 	c.Close()
+}
+
+// nameServer answers every question for an IPv4 address with the next of ips, the last one again and again, and knows no
+// others; nothing may be kept.
+func nameServer(t *testing.T, ips ...string) *net.Resolver {
+	t.Helper()
+	server, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Close() })
+	go func() {
+		for message := make([]byte, 512); ; {
+			n, from, err := server.ReadFrom(message)
+			if err != nil {
+				return // closed
+			}
+			const header = 12
+			end := header + bytes.IndexByte(message[header:n], 0) + 5 // name, type, class
+			answer := slices.Clone(message[:end])
+			copy(answer[2:header], []byte{0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}) // an answer without error to one question
+			if answer[end-3] == 1 {                                            // type A
+				answer[7] = 1 // one record: the name of the question, type A, class IN, for 0 s, 4 bytes
+				answer = append(answer, 0xc0, header, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
+				answer = append(answer, netip.MustParseAddr(ips[0]).AsSlice()...)
+				ips = ips[min(1, len(ips)-1):]
+			}
+			_, _ = server.WriteTo(answer, from)
+		}
+	}()
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "udp", server.LocalAddr().String())
+	}}
+}
+
+// A name that was public when it was looked at, and is private when it is dialled, is refused: no answer is trusted twice.
+func TestDialRefusesANameThatChangesItsAddress(t *testing.T) {
+	calls := 0
+	url := receiver(t, func(http.ResponseWriter, *http.Request) { calls++ })
+	addr := "hooks.example.com" + url[strings.LastIndexByte(url, ':'):]
+	d := newDialer(guard{allowed: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}, false)
+	d.net.Resolver = nameServer(t, "127.0.0.1", "127.0.0.2", "169.254.169.254")
+	c, err := d.dial(addr, 10*time.Second)
+	if err != nil {
+		t.Fatalf("with the allowed address: %v", err)
+	}
+	c.Close()
+	for _, address := range []string{"127.0.0.2", "169.254.169.254"} {
+		c, err := d.dial(addr, 10*time.Second)
+		if err == nil {
+			c.Close()
+		}
+		if !errors.Is(err, errRefused) || !strings.Contains(err.Error(), address) {
+			t.Errorf("after the name changed to %s: %v; want a refusal of it", address, err)
+		}
+	}
+	if calls != 0 {
+		t.Errorf("%d requests reached the receiver", calls)
+	}
 }
