@@ -25,6 +25,12 @@ from outbox
 where status = 'dead'
 group by destination`
 
+// oldestSnapshotSQL looks for what holds vacuum back: while it lasts, claims walk over all that was finished since.
+const oldestSnapshotSQL = `
+select coalesce(extract(epoch from max(clock_timestamp() - xact_start)), 0)::float8
+from pg_stat_activity
+where backend_xmin is not null and pid <> pg_backend_pid() and backend_type in ('client backend', 'walsender')`
+
 // Run keeps the gauges of the backlog fresh, and prunes the record of old attempts, until ctx ends, and returns nil. What
 // fails is counted as an error and tried again at the next turn; meanwhile the gauges keep what they had.
 func (q *Queue) Run(ctx context.Context) error {
@@ -73,6 +79,11 @@ func (q *Queue) count(ctx context.Context) error {
 	if err != nil {
 		return q.failed("count", err)
 	}
+	var oldest float64
+	if err := q.pool.QueryRow(ctx, oldestSnapshotSQL).Scan(&oldest); err != nil {
+		return q.failed("count", err)
+	}
+	q.metrics.oldestSnapshot.Set(oldest)
 	for name := range q.counted { // nothing is left of these
 		if _, ok := byDestination[name]; !ok {
 			byDestination[name] = backlog{}

@@ -10,6 +10,7 @@ type Metrics struct {
 	errors                                                                          *prometheus.CounterVec
 
 	due, leased, scheduled, dead, oldestDue *prometheus.GaugeVec
+	oldestSnapshot                          prometheus.Gauge
 }
 
 // NewMetrics registers the metrics.
@@ -35,7 +36,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		reg.MustRegister(h)
 		return h
 	}
+	oldestSnapshot := prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_claim_oldest_snapshot_seconds",
+		Help: "Age of the oldest transaction that keeps PostgreSQL from clearing finished messages away, at the last count; 0 if the role may not see others'. Alert above 600."})
+	reg.MustRegister(oldestSnapshot)
 	return &Metrics{
+		oldestSnapshot: oldestSnapshot,
 		claims:         counter("claims_total", "Claim statements that ended well."),
 		emptyClaims:    counter("empty_claims_total", "Claims that found nothing."),
 		fullClaims:     counter("full_walks_total", "Walks of a claim that began at a destination's oldest message, and not where the last one ended."),

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -568,11 +569,22 @@ func TestCount(t *testing.T) {
 	if age := testutil.ToFloat64(m.oldestDue.WithLabelValues("crm")); age < 90 || age > 3600 {
 		t.Errorf("oldest_due_seconds{crm} = %v; want a little more than 90", age)
 	}
+	report, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer report.Rollback(t.Context())
+	if _, err := report.Exec(t.Context(), `select 1`); err != nil { // takes its snapshot
+		t.Fatal(err)
+	}
 	exec(t, pool, `update outbox set status = 'sent' where destination = 'sales'`)
 	if err := q.count(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	check("due", m.due, "sales", 0)
+	if age := testutil.ToFloat64(m.oldestSnapshot); age <= 0 || age > 3600 {
+		t.Errorf("oldest_snapshot_seconds = %v beside a report's open transaction; want its age", age)
+	}
 }
 
 // Old attempts go, in small batches and with several nodes at it; younger ones stay.
