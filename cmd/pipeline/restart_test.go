@@ -1,0 +1,106 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"sluice/pipeline/inbox"
+)
+
+// PostgreSQL is killed five times while events come in and messages go out. Every acknowledged event is stored once,
+// and every message reaches the receiver's own books once.
+func TestPostgresKilledUnderLoad(t *testing.T) {
+	t.Parallel()
+	verifier, err := inbox.NewStandardWebhooks(demoSecret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	receiver := startReceiver(t, receiverOptions{keepKeys: 1_000_000, verifiers: []inbox.Verifier{verifier}})
+	dir := publicDir(t) + "/data"
+	node := startNode(t, "", append(writeRules(t, receiver.URL, "[50ms]"), "--data-dir", dir)...)
+	at := time.Now()
+	acknowledged := map[string]bool{}
+	var mu sync.Mutex
+	var stop atomic.Bool
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	defer stop.Store(true)
+	for i := range 4 {
+		clients.Go(func() {
+			c := client(t)
+			for n := 0; !stop.Load(); n++ {
+				ids, events := map[string]bool{}, []string(nil)
+				for e := range 5 {
+					id := fmt.Sprintf("c%d-%d-%d", i, n, e)
+					ids[id] = true
+					events = append(events, testEvent(id, at))
+				}
+				for !stop.Load() { // as a client would: until it is taken
+					if r := postEvents(c, node.Events(), events...); r.err == nil && r.status == 200 {
+						if r.Stored+r.Duplicate != int64(len(events)) {
+							t.Errorf("%+v; want all stored, now or by the try before", r.answer)
+						}
+						mu.Lock()
+						maps.Copy(acknowledged, ids)
+						mu.Unlock()
+						break
+					}
+					time.Sleep(10 * time.Millisecond) // sooner than Retry-After says
+				}
+			}
+		})
+	}
+	taken := func() int { mu.Lock(); defer mu.Unlock(); return len(acknowledged) }
+	accepted := func() int64 {
+		var stats receiverStats
+		getJSON(t, receiver.URL+"/stats", &stats)
+		return stats.Accepted
+	}
+	for i := range 5 {
+		events, messages := taken(), accepted()
+		eventually(t, fmt.Sprintf("before kill %d events are taken and messages sent", i+1), func() bool {
+			return taken() >= events+100 && accepted() >= messages+50
+		})
+		killPostgres(t, dir)
+	}
+	events := taken()
+	eventually(t, "events are taken after the last kill", func() bool { return taken() >= events+100 })
+	stop.Store(true)
+	clients.Wait()
+
+	conn := connect(t, node.Database)
+	eventually(t, "everything decided is delivered", func() bool {
+		return query1(t, conn, `select count(*) from outbox where status in ('pending', 'failed')`) == 0
+	})
+	found := stored(t, conn)
+	checkOnce(t, acknowledged, found)
+	if n := query1(t, conn, `select count(*) from outbox where status = 'sent'`); n != int64(len(found)) || accepted() != n {
+		t.Errorf("%d events stored, %d messages sent, %d different ones at the receiver; want the same of each", len(found), n, accepted())
+	}
+}
+
+// killPostgres kills the private server of a data directory, which its program then starts again.
+func killPostgres(t *testing.T, dir string) {
+	t.Helper()
+	var pid int
+	eventually(t, "the private PostgreSQL runs", func() bool {
+		file, err := os.ReadFile(dir + "/postgres/postmaster.pid")
+		if err != nil {
+			return false
+		}
+		line, _, _ := bytes.Cut(file, []byte("\n"))
+		pid, err = strconv.Atoi(string(line))
+		return err == nil && syscall.Kill(pid, 0) == nil
+	})
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
