@@ -42,6 +42,8 @@ type Rate struct {
 	Metric string
 	// Rule is the rule's name, for people.
 	Rule string
+	// Names are the events that are counted; nil for all.
+	Names []string
 	// Tenants are those that the rule is for; nil for all.
 	Tenants []int32
 	// Window is what is judged, Every how often, and Settle how long after its end.
@@ -59,3 +61,12 @@ type Sample struct {
 	// Usable says that it can be compared with: something was counted, and the rule did not fire.
 	Usable bool
 }
+
+// Minute is a minute of a tenant's time.
+type Minute struct {
+	Tenant int32
+	At     time.Time
+}
+
+// Counts are how many events a rate rule counted: denominator and numerator, and the same of those that arrived late.
+type Counts [4]int64

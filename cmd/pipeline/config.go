@@ -130,7 +130,7 @@ func (c *config) settings() []*setting {
 		{key: "sweep.batch", value: &c.sweep.Batch, unit: "timers", doc: "most timers or digests that one transaction takes"},
 		{key: "sweep.timeout", value: &c.sweep.Timeout, doc: "bound on one transaction of a sweep"},
 		{key: "sweep.clean-every", value: &c.sweep.CleanEvery, doc: "how often timers are removed that can't fire any more"},
-		{key: "sweep.reseed-after", value: &c.sweep.ReseedAfter, doc: "an absence rule that no node had in force for so long gets its timers from the stored events; longer than reloading all nodes takes"},
+		{key: "sweep.reseed-after", value: &c.sweep.ReseedAfter, doc: "an absence or rate rule that no node had in force for so long gets its timers or counts from the stored events; longer than reloading all nodes takes"},
 
 		{key: "claim.lease", value: &c.claim.Lease, doc: "how long a claimed message belongs to its worker. A worker that is killed delays its messages by this much"},
 		{key: "claim.timeout", value: &c.claim.Timeout, doc: "bound on every statement that claims or records"},

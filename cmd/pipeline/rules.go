@@ -173,7 +173,9 @@ func testRules(file string, known evaluate.Known, out io.Writer) error {
 
 const listRulesSQL = `
 select s.rule_id, s.kind, s.state, s.owner, s.hash, extract(epoch from now() - s.seen_at)::bigint,
-	coalesce(s.failing_at > now() - interval '1 minute', false), s.last_error, s.last_error_at,
+	coalesce(s.failing_at > now() - interval '1 minute', false),
+	s.kind = 'rate' and exists (select from rate_fills f where passes = 0 and f.seen_at > now() - interval '1 hour'
+		and (starts_with(f.metric, s.rule_id || '#') or starts_with(f.metric, s.rule_id || ' (shadow)#'))), s.last_error, s.last_error_at,
 	coalesce(h.evaluated, 0), coalesce(h.messages, 0), coalesce(h.duplicate, 0), coalesce(h.cooldown, 0), coalesce(h.cap, 0), coalesce(h.errors, 0)
 from rule_status s left join lateral (
 	select sum(evaluated)::bigint evaluated, sum(messages)::bigint messages, sum(duplicate)::bigint duplicate, sum(cooldown)::bigint cooldown,
@@ -191,12 +193,12 @@ func listRules(ctx context.Context, conn *pgx.Conn, out io.Writer) error {
 	var lastError *string
 	var lastErrorAt *time.Time
 	var seen, evaluated, messages, duplicate, cooldown, capped, failures int64
-	var failing bool
+	var failing, counting bool
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	var errs strings.Builder
 	fmt.Fprintln(table, "RULE\tKIND\tSTATE\tHEALTH\tOWNER\tVERSION\tEVENTS\tMESSAGES\tDUPLICATE\tCOOLDOWN\tCAP\tERRORS")
 	n := 0
-	_, err = pgx.ForEachRow(rows, []any{&rule, &kind, &state, &owner, &hash, &seen, &failing, &lastError, &lastErrorAt, &evaluated, &messages,
+	_, err = pgx.ForEachRow(rows, []any{&rule, &kind, &state, &owner, &hash, &seen, &failing, &counting, &lastError, &lastErrorAt, &evaluated, &messages,
 		&duplicate, &cooldown, &capped, &failures}, func() error {
 		n++
 		health := "ok"
@@ -205,6 +207,8 @@ func listRules(ctx context.Context, conn *pgx.Conn, out io.Writer) error {
 			health, state = "-", fmt.Sprintf("not in force for %s", (time.Duration(seen)*time.Second).Round(time.Minute))
 		case failing:
 			health = "failing"
+		case counting: // its events of before it came into force; it is not judged yet
+			health = "counting"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", rule, kind, state, health, owner, hash, evaluated, messages,
 			duplicate, cooldown, capped, failures)

@@ -301,6 +301,12 @@ func (e *Engine) Seed(ctx context.Context, tx pgx.Tx, timer string, events []pip
 	if err != nil {
 		return err
 	}
+	p := e.stored(r, events)
+	return p.write(ctx, tx, work{marks: p.marks})
+}
+
+// stored lets one rule look at stored events again.
+func (e *Engine) stored(r *rule, events []pipeline.Event) *Plan {
 	p := &Plan{recorder: recorder{engine: e}, events: events}
 	p.reset()
 	for i := range events {
@@ -313,7 +319,7 @@ func (e *Engine) Seed(ctx context.Context, tx pgx.Tx, timer string, events []pip
 			}
 		}
 	}
-	return p.write(ctx, tx, work{marks: p.marks})
+	return p
 }
 
 func (e *Engine) byTimer(timer string) (*rule, error) {

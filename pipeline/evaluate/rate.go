@@ -74,6 +74,12 @@ func (l *loader) rateRule(r *rule, c *section) {
 	c.oneOf("no_data", "unknown")
 	c.text("severity")
 	l.counted(r, c)
+	for _, t := range r.takes {
+		a.Names = append(a.Names, t.on...)
+	}
+	if slices.Sort(a.Names); slices.Contains(a.Names, "*") {
+		a.Names = nil
+	}
 	l.baseline(r, c)
 	l.thresholds(r, c)
 	if a.inhibitedBy = c.texts("inhibited_by"); a.inhibitedBy != nil {
@@ -389,11 +395,10 @@ func (e *Engine) Rates() []pipeline.Rate {
 // last Judge gave, nil at first. Inhibited says that another rule explains whatever is seen. Call committed after COMMIT.
 func (e *Engine) Judge(ctx context.Context, tx pgx.Tx, metric string, tenant int32, end time.Time, cur pipeline.Sample, before []pipeline.Sample,
 	state []byte, inhibited bool) (next []byte, firing bool, committed func(), err error) {
-	set := e.set.Load()
-	if set == nil || set.byMetric[metric] == nil {
-		return nil, false, nil, ErrNoRule
+	r, err := e.rateBy(metric)
+	if err != nil {
+		return nil, false, nil, err
 	}
-	r := set.byMetric[metric]
 	var s rateState
 	if state != nil {
 		if err := json.Unmarshal(state, &s); err != nil {
@@ -441,12 +446,9 @@ type minuteKey struct {
 	minute time.Time
 }
 
-// counts are what happened in a minute: n, x, late n, late x.
-type counts [4]int64
-
 // rollup gathers counts by minute.
-func rollup(all []count) map[minuteKey]counts {
-	byMinute := map[minuteKey]counts{}
+func rollup(all []count) map[minuteKey]pipeline.Counts {
+	byMinute := map[minuteKey]pipeline.Counts{}
 	for _, c := range all {
 		k, i := c.place()
 		sum := byMinute[k]
@@ -469,7 +471,10 @@ func (c count) place() (minuteKey, int) {
 }
 
 func queueRollup(b *pgx.Batch, all []count) {
-	byMinute := rollup(all)
+	queueMinutes(b, rollup(all), int16(rand.IntN(shards)))
+}
+
+func queueMinutes(b *pgx.Batch, byMinute map[minuteKey]pipeline.Counts, shard int16) {
 	keys := slices.SortedFunc(maps.Keys(byMinute), func(a, b minuteKey) int {
 		return cmp.Or(cmp.Compare(a.metric, b.metric), cmp.Compare(a.tenant, b.tenant), a.minute.Compare(b.minute))
 	})
@@ -481,5 +486,43 @@ func queueRollup(b *pgx.Batch, all []count) {
 			sums[j] = append(sums[j], n)
 		}
 	}
-	b.Queue(rollupSQL, metrics, tenants, minutes, sums[0], sums[1], sums[2], sums[3], int16(rand.IntN(shards)))
+	b.Queue(rollupSQL, metrics, tenants, minutes, sums[0], sums[1], sums[2], sums[3], shard)
+}
+
+// Count adds to sums what a rate rule counts of stored events.
+func (e *Engine) Count(metric string, events []pipeline.Event, sums map[pipeline.Minute]pipeline.Counts) error {
+	r, err := e.rateBy(metric)
+	if err != nil {
+		return err
+	}
+	for _, c := range e.stored(r, events).counts {
+		k, i := c.place()
+		m := pipeline.Minute{Tenant: k.tenant, At: k.minute}
+		sum := sums[m]
+		sum[i]++
+		sums[m] = sum
+	}
+	return nil
+}
+
+// AddCounts adds counts that batches did not make, since they did not know the rule. They have a shard of their own, so
+// that no batch waits.
+func (e *Engine) AddCounts(ctx context.Context, tx pgx.Tx, metric string, sums map[pipeline.Minute]pipeline.Counts) error {
+	byMinute := make(map[minuteKey]pipeline.Counts, len(sums))
+	for m, c := range sums {
+		byMinute[minuteKey{metric, m.Tenant, m.At}] = c
+	}
+	var b pgx.Batch
+	queueMinutes(&b, byMinute, -1)
+	if err := tx.SendBatch(ctx, &b).Close(); err != nil {
+		return fmt.Errorf("evaluate: add %d minutes to %s: %w", len(sums), metric, err)
+	}
+	return nil
+}
+
+func (e *Engine) rateBy(metric string) (*rule, error) {
+	if set := e.set.Load(); set != nil && set.byMetric[metric] != nil {
+		return set.byMetric[metric], nil
+	}
+	return nil, ErrNoRule
 }

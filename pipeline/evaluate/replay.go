@@ -26,7 +26,7 @@ type Replay struct {
 	subjects map[subjectKey]*subject
 	timers   map[timerKey]*replayTimer
 	rates    map[rateKey]*replayRate
-	minutes  map[minuteKey]counts
+	minutes  map[minuteKey]pipeline.Counts
 	decided  []*Decided
 	failures []Failed
 }
@@ -91,7 +91,7 @@ func NewReplay(cfg Config, set *Set, start time.Time) *Replay {
 	e := &Engine{cfg: cfg, metrics: NewMetrics(prometheus.NewRegistry()), log: slog.New(slog.NewTextHandler(io.Discard, nil)), onDecided: func(int) {}, tallies: map[string]*tally{}}
 	e.set.Store(set)
 	return &Replay{engine: e, now: start, ledger: map[ledgerKey]time.Time{}, subjects: map[subjectKey]*subject{}, timers: map[timerKey]*replayTimer{},
-		rates: map[rateKey]*replayRate{}, minutes: map[minuteKey]counts{}}
+		rates: map[rateKey]*replayRate{}, minutes: map[minuteKey]pipeline.Counts{}}
 }
 
 // Feed moves the clock to at and stores events then, all of them new. It keeps them.
@@ -321,10 +321,12 @@ func (r *Replay) window(of *rule, k rateKey, end time.Time) {
 	a := of.rate
 	r.later(end.Add(a.Settle), func() {
 		rr := r.rates[k]
-		cur := r.sample(of, k, end)
+		periods := a.Periods(end)
+		oldest := periods[len(periods)-1].Add(-a.Window)
+		cur := r.sample(of, k, end, oldest)
 		var before []pipeline.Sample
-		for _, e := range a.Periods(end) {
-			before = append(before, r.sample(of, k, e))
+		for _, e := range periods {
+			before = append(before, r.sample(of, k, e, oldest))
 		}
 		inhibited := slices.ContainsFunc(a.Inhibitors, func(m string) bool {
 			other := r.rates[rateKey{m, k.tenant}]
@@ -344,7 +346,7 @@ func (r *Replay) window(of *rule, k rateKey, end time.Time) {
 }
 
 // sample is what sampleSQL does.
-func (r *Replay) sample(of *rule, k rateKey, end time.Time) (s pipeline.Sample) {
+func (r *Replay) sample(of *rule, k rateKey, end, oldest time.Time) (s pipeline.Sample) {
 	start := end.Add(-of.rate.Window)
 	for at := start; at.Before(end); at = at.Add(time.Minute) {
 		if c, ok := r.minutes[minuteKey{k.metric, k.tenant, at}]; ok {
@@ -352,7 +354,7 @@ func (r *Replay) sample(of *rule, k rateKey, end time.Time) (s pipeline.Sample) 
 		}
 	}
 	for _, f := range r.rates[k].firings {
-		if f[0].Before(end) && (f[1].IsZero() || f[1].After(start)) {
+		if !f[0].Before(oldest) && f[0].Before(end) && (f[1].IsZero() || f[1].After(start)) {
 			s.Usable = false
 		}
 	}

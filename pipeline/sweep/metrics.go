@@ -8,9 +8,12 @@ type Metrics struct {
 	expired *prometheus.CounterVec
 	seeded  *prometheus.CounterVec
 	windows *prometheus.CounterVec
-	late    *prometheus.GaugeVec
-	errors  *prometheus.CounterVec
-	seconds prometheus.Histogram
+	filled  *prometheus.CounterVec
+	// unfilled: see Fill.
+	unfilled *prometheus.GaugeVec
+	late     *prometheus.GaugeVec
+	errors   *prometheus.CounterVec
+	seconds  prometheus.Histogram
 }
 
 // NewMetrics registers the metrics of the stage.
@@ -24,13 +27,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Stored events read to make the timers of a rule that came into force."}, []string{"rule"}),
 		windows: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_sweep_judged_windows_total",
 			Help: "Windows of rate rules that were judged, missed ones included."}, []string{"rule"}),
+		filled: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_sweep_fill_events_total",
+			Help: "Stored events read to make the counts of a rate rule that came into force."}, []string{"rule"}),
+		unfilled: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_sweep_fill_days",
+			Help: "Days of stored events that are still to be counted for a rate rule that came into force, as the node knows that counted last."}, []string{"rule"}),
 		late: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_sweep_oldest_due_seconds",
 			Help: "For how long the oldest timer taken by the last look had been due; 0 if none was. Alert above 300."}, []string{"rule"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_sweep_errors_total",
-			Help: "Failures, which are tried again at the next look, by task: seed, absence, digest, rate, clean."}, []string{"task"}),
+			Help: "Failures, which are tried again at the next look, by task: seed, absence, digest, rate, fill, clean."}, []string{"task"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pipeline_sweep_duration_seconds",
 			Help: "Time of one look at everything that is due.", Buckets: prometheus.ExponentialBuckets(0.0005, 3, 11)}),
 	}
-	reg.MustRegister(m.fired, m.expired, m.seeded, m.windows, m.late, m.errors, m.seconds)
+	reg.MustRegister(m.fired, m.expired, m.seeded, m.windows, m.filled, m.unfilled, m.late, m.errors, m.seconds)
 	return m
 }

@@ -29,14 +29,19 @@ const startFiringSQL = `insert into rate_firings (metric, tenant_id, started_at)
 const endFiringSQL = `update rate_firings set ended_at = $3 where metric = $1 and tenant_id = $2 and ended_at is null`
 
 // sampleSQL sums the minutes of some windows, given by their ends: ranges of the primary key. A window in which nothing
-// was counted, or in which the rule fired, is not usable for comparison.
+// was counted, or in which the rule fired, is not usable for comparison; but a firing that is older than all of them is what
+// is normal now, or it would never end.
 const sampleSQL = `
 select coalesce(m.n, 0), coalesce(m.x, 0), m.n is not null and not exists (select from rate_firings f where f.metric = $1 and f.tenant_id = $2
-	and f.started_at < w.until and coalesce(f.ended_at, 'infinity') > w.until - $4::interval)
+	and f.started_at >= $5 and f.started_at < w.until and coalesce(f.ended_at, 'infinity') > w.until - $4::interval)
 from unnest($3::timestamptz[]) with ordinality as w(until, i), lateral (
 	select sum(n)::float8 n, sum(x)::float8 x from rate_minutes
 	where metric = $1 and tenant_id = $2 and minute >= w.until - $4::interval and minute < w.until) m
 order by w.i`
+
+// maxMissed is how old a window may be and still be judged. A guess: whoever reads a message that something is wrong can
+// still do something about it.
+const maxMissed = 24 * time.Hour
 
 // maxSlots bounds how many missed windows one transaction makes up for.
 const maxSlots = 300
@@ -88,6 +93,9 @@ func (s *Sweeper) windows(ctx context.Context, tx pgx.Tx, r pipeline.Rate, tenan
 	var done []func()
 	n := 0
 	end := slot.UTC().Truncate(r.Every).Add(r.Every)
+	if oldest := last.Add(-maxMissed).Truncate(r.Every); end.Before(oldest) {
+		end = oldest
+	}
 	for ; !end.After(last) && n < maxSlots; end = end.Add(r.Every) {
 		n++
 		was := firing
@@ -118,7 +126,8 @@ func (s *Sweeper) windows(ctx context.Context, tx pgx.Tx, r pipeline.Rate, tenan
 }
 
 func (s *Sweeper) window(ctx context.Context, tx pgx.Tx, r pipeline.Rate, tenant int32, end time.Time, state []byte) ([]byte, bool, func(), error) {
-	rows, err := tx.Query(ctx, sampleSQL, r.Metric, tenant, append([]time.Time{end}, r.Periods(end)...), r.Window)
+	periods := r.Periods(end)
+	rows, err := tx.Query(ctx, sampleSQL, r.Metric, tenant, append([]time.Time{end}, periods...), r.Window, periods[len(periods)-1].Add(-r.Window))
 	if err != nil {
 		return nil, false, nil, err
 	}

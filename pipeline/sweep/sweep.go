@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/sourcegraph/conc/pool"
 
 	"sluice/pipeline"
 )
@@ -29,6 +30,8 @@ type Rules interface {
 	Rates() []pipeline.Rate
 	Judge(ctx context.Context, tx pgx.Tx, metric string, tenant int32, end time.Time, cur pipeline.Sample, before []pipeline.Sample,
 		state []byte, inhibited bool) (next []byte, firing bool, committed func(), err error)
+	Count(metric string, events []pipeline.Event, sums map[pipeline.Minute]pipeline.Counts) error
+	AddCounts(ctx context.Context, tx pgx.Tx, metric string, sums map[pipeline.Minute]pipeline.Counts) error
 }
 
 // Config of the stage.
@@ -42,8 +45,8 @@ type Config struct {
 	Timeout time.Duration
 	// CleanEvery is the time between two removals of timers that can't fire any more. Default 5m, a guess.
 	CleanEvery time.Duration
-	// ReseedAfter is for how long no node may have had an absence rule in force before its timers are made anew from
-	// the stored events, and after which the seed is repeated for batches that did not know the rule yet. Default 2m:
+	// ReseedAfter is for how long no node may have had a rule in force before its timers or counts are brought up to
+	// the stored events, and after which that is repeated for batches that did not know the rule yet. Default 2m:
 	// longer than a reload of all nodes takes.
 	ReseedAfter time.Duration
 }
@@ -90,12 +93,19 @@ func New(cfg Config, db *pgxpool.Pool, rules Rules, metrics *Metrics, log *slog.
 	return &Sweeper{cfg: cfg, db: db, rules: rules, metrics: metrics, log: log}, nil
 }
 
-// Run sweeps until ctx ends. A failure is logged and counted, and tried again at the next look.
+// Run sweeps, and fills beside it, until ctx ends. A failure is logged and counted, and tried again at the next look.
 func (s *Sweeper) Run(ctx context.Context) error {
+	loops := pool.New().WithErrors()
+	loops.Go(func() error { return s.repeat(ctx, s.Sweep) })
+	loops.Go(func() error { return s.repeat(ctx, s.Fill) })
+	return loops.Wait()
+}
+
+func (s *Sweeper) repeat(ctx context.Context, look func(context.Context) error) error {
 	tick := time.NewTicker(s.cfg.Every)
 	defer tick.Stop()
 	for {
-		if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
+		if err := look(ctx); err != nil && ctx.Err() == nil {
 			s.log.Error("sweep failed; it is tried again", "error", err, "in", s.cfg.Every)
 		}
 		select {
@@ -125,7 +135,9 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	}
 	try("digest", s.digests(ctx))
 	rates := s.rules.Rates()
-	for _, r := range rates {
+	judged, err := s.noteRates(ctx, rates)
+	try("rate", err)
+	for _, r := range judged {
 		try("rate", s.rate(ctx, r))
 	}
 	if time.Since(s.cleaned) >= s.cfg.CleanEvery {

@@ -2,6 +2,7 @@ package sweep
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -72,15 +73,22 @@ func (w *world) restart(rules string) {
 	w.t.Helper()
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	var err error
-	if w.engine, err = evaluate.New(evaluate.DefaultConfig(), evaluate.NewMetrics(prometheus.NewRegistry()), log, nil); err != nil {
-		w.t.Fatal(err)
-	}
-	w.use(rules)
+	w.engine = w.newEngine(rules)
 	cfg := DefaultConfig()
 	cfg.Batch = 7 // so that several transactions are needed
 	if w.sweep, err = New(cfg, w.db, w.engine, NewMetrics(prometheus.NewRegistry()), log); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+func (w *world) newEngine(rules string) *evaluate.Engine {
+	w.t.Helper()
+	engine, err := evaluate.New(evaluate.DefaultConfig(), evaluate.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	engine.Use(w.load(rules))
+	return engine
 }
 
 func (w *world) use(rules string) { w.t.Helper(); w.engine.Use(w.load(rules)) }
@@ -110,8 +118,15 @@ func (w *world) event(name, session string, ago time.Duration) pipeline.Event {
 // ingest stores a batch as copyin does: the first of equal events only.
 func (w *world) ingest(events ...pipeline.Event) {
 	w.t.Helper()
+	if err := w.store(w.engine, events, func() {}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// store is ingest with other rules; underWay is called before COMMIT.
+func (w *world) store(engine *evaluate.Engine, events []pipeline.Event, underWay func()) error {
 	ctx := context.Background()
-	plan := w.engine.Decide(events)
+	plan := engine.Decide(events)
 	err := pgx.BeginFunc(ctx, w.db, func(tx pgx.Tx) error {
 		stored := make([]bool, len(events))
 		for i, e := range events {
@@ -122,22 +137,23 @@ func (w *world) ingest(events ...pipeline.Event) {
 			}
 			stored[i] = tag.RowsAffected() == 1
 		}
-		if plan == nil {
-			return nil
+		if plan != nil {
+			if err := plan.Record(ctx, tx, stored); err != nil {
+				return err
+			}
 		}
-		return plan.Record(ctx, tx, stored)
+		underWay()
+		return nil
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if plan != nil {
+	if err == nil && plan != nil {
 		plan.Committed()
 	}
+	return err
 }
 
 func (w *world) tick() {
 	w.t.Helper()
-	if err := w.sweep.Sweep(context.Background()); err != nil {
+	if err := errors.Join(w.sweep.Fill(context.Background()), w.sweep.Sweep(context.Background())); err != nil {
 		w.t.Fatal(err)
 	}
 }
