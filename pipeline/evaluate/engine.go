@@ -78,7 +78,7 @@ func (e *Engine) Decide(events []pipeline.Event) *Plan {
 			continue
 		}
 		if plan == nil {
-			plan = &Plan{recorder: recorder{engine: e}, set: set, events: events}
+			plan = &Plan{recorder: recorder{engine: e}, set: set, events: events, looked: make([]int, 0, len(events)-i)}
 		}
 		plan.look(i, lists)
 	}

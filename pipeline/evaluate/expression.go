@@ -150,9 +150,10 @@ func (sizes) EstimateSize(n cost.AstNode) *cost.SizeEstimate {
 // program is one compiled expression.
 type program struct {
 	prg cel.Program
-	// property is set where the expression is nothing but event.properties.NAME.
-	property string
-	text     string
+	// short answers most conditions; nil where there is no shortcut.
+	short *shortcut
+	// member is set where the expression is nothing but event.TEXT or event.properties.NAME.
+	member *shortcut
 }
 
 // result is what an expression has to give.
@@ -200,22 +201,14 @@ func (sc *scope) compile(src *source, n *yaml.Node, where string, want result) *
 		src.fault(n, where, "%s", plain(err.Error()))
 		return nil
 	}
-	return &program{prg: prg, property: propertyOf(checked.NativeRep().Expr()), text: n.Value}
-}
-
-// propertyOf gives NAME for event.properties.NAME and trigger.properties.NAME.
-func propertyOf(e ast.Expr) string {
-	if e.Kind() != ast.SelectKind || e.AsSelect().IsTestOnly() {
-		return ""
+	tree, out := checked.NativeRep(), &program{prg: prg}
+	if want == condition {
+		out.short = shortcutOf(tree, tree.Expr())
 	}
-	props := e.AsSelect().Operand()
-	if props.Kind() != ast.SelectKind || props.AsSelect().IsTestOnly() || props.AsSelect().FieldName() != "properties" {
-		return ""
+	if e := tree.Expr(); e.Kind() == ast.SelectKind && !e.AsSelect().IsTestOnly() {
+		out.member = memberOf(tree, e)
 	}
-	if v := props.AsSelect().Operand(); v.Kind() == ast.IdentKind && (v.AsIdent() == "event" || v.AsIdent() == "trigger") {
-		return e.AsSelect().FieldName()
-	}
-	return ""
+	return out
 }
 
 func (p *program) eval(v *vars) (ref.Val, error) {

@@ -3,11 +3,15 @@ package evaluate
 import (
 	"strings"
 
+	"cel.dev/cel-go/common/types/ref"
 	"github.com/tidwall/gjson"
 )
 
-// member is one key of a JSON object and its value as it was written.
-type member struct{ key, raw string }
+// member is one key of a JSON object and its value as it was written. val is that value once it was read.
+type member struct {
+	key, raw string
+	val      ref.Val
+}
 
 // appendMembers splits a valid JSON object into its members without looking into the values. It is three times as fast
 // as gjson's ForEach, which reads every number. Of what is no valid object it gives the members before the fault.
@@ -39,7 +43,7 @@ func appendMembers(dst []member, s string) []member {
 		if end = valueEnd(s, i); end > len(s) || end == i {
 			return dst
 		}
-		dst = append(dst, member{key, s[i:end]})
+		dst = append(dst, member{key: key, raw: s[i:end]})
 		i = end
 	}
 }

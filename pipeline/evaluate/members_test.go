@@ -21,7 +21,7 @@ func FuzzMembers(f *testing.F) {
 		var want []member
 		if parsed := gjson.Parse(s); parsed.IsObject() {
 			parsed.ForEach(func(k, v gjson.Result) bool {
-				want = append(want, member{k.Str, v.Raw})
+				want = append(want, member{key: k.Str, raw: v.Raw})
 				return true
 			})
 		}

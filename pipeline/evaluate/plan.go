@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
 
 	"sluice/pipeline"
 )
@@ -93,7 +94,14 @@ func (p *Plan) one(i int, l listener) {
 			p.fail(l.rule, i, failedPanic, fmt.Errorf("%v", r))
 		}
 	}()
+	known := yes
 	if l.match != nil {
+		known = l.match.short.holds(&p.record)
+	}
+	switch known {
+	case no:
+		return
+	case ask:
 		out, err := l.match.eval(&p.vars)
 		if err != nil {
 			p.fail(l.rule, i, failedExpression, err)
@@ -192,8 +200,10 @@ func (p *Plan) key(i int, r *rule, prg *program, what string) (string, bool) {
 
 // key gives the value of an expression as a key, or the kind of failure.
 func (p *program) key(v *vars) (text, kind string, err error) {
-	out, err := p.eval(v)
-	if err != nil {
+	var out ref.Val
+	if p.member != nil && p.member.text != nil && v.event != nil {
+		out = types.String(p.member.text(v.event.event))
+	} else if out, err = p.eval(v); err != nil {
 		return "", failedExpression, err
 	}
 	switch v := out.(type) {

@@ -76,12 +76,16 @@ func (t *template) append(dst []byte, v *vars, most int) (_ []byte, err error) {
 
 // appendJSON appends the value. A property on its own is passed on as the client wrote it, with all its digits.
 func (p *program) appendJSON(dst []byte, v *vars) ([]byte, error) {
-	if p.property != "" && v.event != nil {
-		val, ok := v.event.props.find(p.property)
-		if !ok {
-			return dst, missing("properties." + p.property)
+	switch {
+	case v.event == nil || p.member == nil:
+	case p.member.text != nil:
+		return appendString(dst, p.member.text(v.event.event)), nil
+	default:
+		m := v.event.props.find(p.member.property)
+		if m == nil {
+			return dst, missing("properties." + p.member.property)
 		}
-		return append(dst, val.Raw...), nil
+		return append(dst, m.raw...), nil
 	}
 	out, err := p.eval(v)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"reflect"
 	"strconv"
-	"strings"
 	"time"
 	"unsafe"
 
@@ -48,48 +47,70 @@ func (o *object) all() []member {
 	return o.members
 }
 
-func (o *object) find(key string) (gjson.Result, bool) {
+// find gives nil if there is no such member.
+func (o *object) find(key string) *member {
 	all := o.all()
 	for i := len(all) - 1; i >= 0; i-- {
 		if all[i].key == key {
-			return gjson.Parse(all[i].raw), true
+			return &all[i]
 		}
 	}
-	return gjson.Result{}, false
+	return nil
 }
 
-// jsonValue gives a JSON value as CEL has it. Integers stay integers, with all their digits, or are errors.
-func jsonValue(v gjson.Result) ref.Val {
-	switch v.Type {
+// value gives a member as CEL has it.
+func (m *member) value() ref.Val {
+	if m.val == nil {
+		m.val = jsonValue(m.raw)
+	}
+	return m.val
+}
+
+// null is also what is no JSON.
+func (m *member) null() bool { return m.value() == types.NullValue }
+
+// jsonValue gives a JSON value as CEL has it.
+func jsonValue(raw string) ref.Val {
+	if raw == "" {
+		return types.NullValue
+	}
+	switch c := raw[0]; {
+	case c == '-' || c >= '0' && c <= '9':
+		return jsonNumber(raw)
+	case c == '{':
+		return &object{raw: raw}
+	}
+	switch v := gjson.Parse(raw); v.Type {
 	case gjson.String:
 		return types.String(v.Str)
-	case gjson.Number:
-		if strings.ContainsAny(v.Raw, ".eE") {
-			return types.Double(v.Num)
-		}
-		if i, err := strconv.ParseInt(v.Raw, 10, 64); err == nil {
-			return types.Int(i)
-		}
-		if u, err := strconv.ParseUint(v.Raw, 10, 64); err == nil {
-			return types.Uint(u)
-		}
-		return types.NewErr("the integer %.40s has more than 64 bits", v.Raw)
 	case gjson.True:
 		return types.True
 	case gjson.False:
 		return types.False
 	case gjson.JSON:
-		if v.IsArray() {
-			var items []ref.Val
-			v.ForEach(func(_, item gjson.Result) bool {
-				items = append(items, jsonValue(item))
-				return true
-			})
-			return types.NewRefValList(types.DefaultTypeAdapter, items)
-		}
-		return &object{raw: v.Raw}
+		var items []ref.Val
+		v.ForEach(func(_, item gjson.Result) bool {
+			items = append(items, jsonValue(item.Raw))
+			return true
+		})
+		return types.NewRefValList(types.DefaultTypeAdapter, items)
 	}
 	return types.NullValue
+}
+
+// jsonNumber: integers stay integers, with all their digits, or are errors.
+func jsonNumber(raw string) ref.Val {
+	if !isWhole(raw) {
+		f, _ := strconv.ParseFloat(raw, 64) // infinite where it is too large
+		return types.Double(f)
+	}
+	if i, err := strconv.ParseInt(raw, 10, 64); err == nil {
+		return types.Int(i)
+	}
+	if u, err := strconv.ParseUint(raw, 10, 64); err == nil {
+		return types.Uint(u)
+	}
+	return types.NewErr("the integer %.40s has more than 64 bits", raw)
 }
 
 func missing(key string) error { return fmt.Errorf("the event has no %q", key) }
@@ -112,10 +133,10 @@ func (o *object) ConvertToType(t ref.Type) ref.Val {
 	return types.NewErr("an object can't be converted to %s", t.TypeName())
 }
 
-func (o *object) keys() map[string]string {
-	m := make(map[string]string, len(o.all()))
-	for _, e := range o.all() {
-		m[e.key] = e.raw
+func (o *object) keys() map[string]*member {
+	m := make(map[string]*member, len(o.all()))
+	for i := range o.all() {
+		m[o.members[i].key] = &o.members[i]
 	}
 	return m
 }
@@ -128,7 +149,7 @@ func (o *object) Equal(other ref.Val) ref.Val {
 	}
 	for k, v := range keys {
 		ov, found := m.Find(types.String(k))
-		if !found || types.Equal(jsonValue(gjson.Parse(v)), ov) != types.True {
+		if !found || types.Equal(v.value(), ov) != types.True {
 			return types.False
 		}
 	}
@@ -140,11 +161,11 @@ func (o *object) Find(key ref.Val) (ref.Val, bool) {
 	if !ok {
 		return types.MaybeNoSuchOverloadErr(key), false
 	}
-	v, ok := o.find(string(k))
-	if !ok {
+	m := o.find(string(k))
+	if m == nil {
 		return nil, false
 	}
-	return jsonValue(v), true
+	return m.value(), true
 }
 
 func (o *object) Get(key ref.Val) ref.Val {
@@ -186,20 +207,29 @@ func (r *record) Value() any                  { return r }
 
 var eventType = types.NewObjectType("event")
 
-// eventFields are the members of event, beside properties. A text that the client did not send is empty, and has()
-// says that it is not there.
-var eventFields = map[string]*types.FieldType{
-	"event_id":     textField(func(e *pipeline.Event) string { return eventID(e) }),
-	"event_name":   textField(func(e *pipeline.Event) string { return e.Name }),
-	"anonymous_id": textField(func(e *pipeline.Event) string { return e.AnonymousID }),
-	"user_id":      textField(func(e *pipeline.Event) string { return e.UserID }),
-	"session_id":   textField(func(e *pipeline.Event) string { return e.SessionID }),
-	"page_url":     textField(func(e *pipeline.Event) string { return e.PageURL }),
-	"referrer":     textField(func(e *pipeline.Event) string { return e.Referrer }),
-	"user_agent":   textField(func(e *pipeline.Event) string { return e.UserAgent }),
-	"occurred_at":  timeField(func(e *pipeline.Event) time.Time { return e.OccurredAt }),
-	"received_at":  timeField(func(e *pipeline.Event) time.Time { return e.ReceivedAt }),
+// eventTexts are the texts of event. One that the client did not send is empty, and has() says that it is not there.
+var eventTexts = map[string]func(*pipeline.Event) string{
+	"event_id":     eventID,
+	"event_name":   func(e *pipeline.Event) string { return e.Name },
+	"anonymous_id": func(e *pipeline.Event) string { return e.AnonymousID },
+	"user_id":      func(e *pipeline.Event) string { return e.UserID },
+	"session_id":   func(e *pipeline.Event) string { return e.SessionID },
+	"page_url":     func(e *pipeline.Event) string { return e.PageURL },
+	"referrer":     func(e *pipeline.Event) string { return e.Referrer },
+	"user_agent":   func(e *pipeline.Event) string { return e.UserAgent },
 }
+
+// eventFields are the members of event, beside properties.
+var eventFields = func() map[string]*types.FieldType {
+	fields := map[string]*types.FieldType{
+		"occurred_at": timeField(func(e *pipeline.Event) time.Time { return e.OccurredAt }),
+		"received_at": timeField(func(e *pipeline.Event) time.Time { return e.ReceivedAt }),
+	}
+	for name, get := range eventTexts {
+		fields[name] = textField(get)
+	}
+	return fields
+}()
 
 // eventID is the id that the client knows the event by.
 func eventID(e *pipeline.Event) string {
@@ -243,15 +273,15 @@ func propertyField(name string, t *types.Type) *types.FieldType {
 			if !ok {
 				return false
 			}
-			v, ok := o.find(name)
-			return ok && v.Type != gjson.Null
+			m := o.find(name)
+			return m != nil && !m.null()
 		},
 		GetFrom: func(obj any) (any, error) {
-			v, ok := obj.(*object).find(name)
-			if !ok || v.Type == gjson.Null {
+			m := obj.(*object).find(name)
+			if m == nil || m.null() {
 				return nil, missing("properties." + name)
 			}
-			return as(name, jsonValue(v), t)
+			return as(name, m.value(), t)
 		},
 	}
 }
