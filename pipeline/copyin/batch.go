@@ -32,6 +32,8 @@ type batch struct {
 	order []int32
 	// timeless are the indexes, in order's order, of events whose time is unknown.
 	timeless []int32
+	// suspects are the positions, ascending, of keys that this process wrote before, as recent believes.
+	suspects []int32
 	days     []int32 // distinct UTC days, ascending
 
 	// By position in order.
@@ -41,6 +43,7 @@ type batch struct {
 
 	refusals   map[int32]refusal // by position
 	duplicates int
+	missed     bool // a key that was no suspect is stored
 	shared     bool // encoded may still be read by somebody
 }
 
@@ -224,6 +227,16 @@ func (b *batch) open() []int32 {
 		}
 	}
 	return positions
+}
+
+// openOf are those of the positions that are still to be stored.
+func (b *batch) openOf(positions []int32) (of []int32) {
+	for _, p := range positions {
+		if b.state[p] == open {
+			of = append(of, p)
+		}
+	}
+	return of
 }
 
 func (b *batch) event(position int32) *pipeline.Event { return &b.events[b.order[position]] }

@@ -36,12 +36,13 @@ type Recorder interface {
 
 // Writer is safe for concurrent use. It starts no goroutine.
 type Writer struct {
-	cfg     Config
-	pool    *pgxpool.Pool
-	decide  DecideFunc
-	m       *Metrics
-	log     *slog.Logger
-	repeats repeats
+	cfg    Config
+	pool   *pgxpool.Pool
+	decide DecideFunc
+	m      *Metrics
+	log    *slog.Logger
+	recent *recent
+	misses misses
 
 	commits    atomic.Int64
 	committing atomic.Int64 // nanoseconds
@@ -52,7 +53,7 @@ func New(cfg Config, pool *pgxpool.Pool, decide DecideFunc, m *Metrics, log *slo
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	return &Writer{cfg: cfg, pool: pool, decide: decide, m: m, log: log}, nil
+	return &Writer{cfg: cfg, pool: pool, decide: decide, m: m, log: log, recent: newRecent(cfg.RecentBytes)}, nil
 }
 
 // Commits says how many COMMITs there were, and how long they took together.
@@ -61,7 +62,8 @@ func (w *Writer) Commits() (n int, took time.Duration) {
 }
 
 // Write stores a batch and gives a verdict for each event, by index. It borrows the slice until it returns. It blocks for
-// at most copyin.deadline; the error is ErrUnavailable. Beside the events it holds one encoded copy of them.
+// at most copyin.deadline; the error is ErrUnavailable. Beside the events it holds one encoded copy of them. A batch that
+// repeats events of one that is still being written waits for that.
 func (w *Writer) Write(ctx context.Context, events []pipeline.Event) ([]pipeline.Verdict, error) {
 	if len(events) == 0 {
 		return nil, nil
@@ -70,7 +72,10 @@ func (w *Writer) Write(ctx context.Context, events []pipeline.Event) ([]pipeline
 	defer cancel()
 	b := newBatch(events)
 	defer b.release()
+	earlier, leave := w.recent.enter(b)
+	defer leave()
 	recorder := w.decide(b.events)
+	await(ctx, earlier, w.cfg.AttemptTimeout)
 	if err := w.store(ctx, b, recorder); err != nil {
 		w.m.failed.Inc()
 		err = fmt.Errorf("copyin: write %d events: %w: %w", len(events), pipeline.ErrUnavailable, err)
@@ -88,28 +93,29 @@ func (w *Writer) Write(ctx context.Context, events []pipeline.Event) ([]pipeline
 	return verdicts, nil
 }
 
-// repeats remembers how many of the last batches held events that were stored before.
-type repeats struct {
+// misses remembers how many of the last batches held events that were stored before and that recent did not know: those
+// that another process wrote, or this one long ago.
+type misses struct {
 	mu    sync.Mutex
 	share float64
 }
 
-// repeatsMemory is about how many batches count. A guess: a few seconds of load.
-const repeatsMemory = 16
+// missesMemory is about how many batches count. A guess: a few seconds of load.
+const missesMemory = 16
 
-func (r *repeats) note(had bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.share *= 1 - 1.0/repeatsMemory
+func (m *misses) note(had bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.share *= 1 - 1.0/missesMemory
 	if had {
-		r.share += 1.0 / repeatsMemory
+		m.share += 1.0 / missesMemory
 	}
 }
 
-func (r *repeats) recent() float64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.share
+func (m *misses) recent() float64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.share
 }
 
 func milliseconds(d time.Duration) string { return fmt.Sprint(max(1, d.Milliseconds())) }

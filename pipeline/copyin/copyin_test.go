@@ -170,7 +170,7 @@ func TestOneRepeatInsideAndOneStored(t *testing.T) {
 	pool := pgtest.New(t)
 	w := newWriter(t, pool)
 	es := events(10_000)
-	mustWrite(t, w, es[7:8])
+	mustWrite(t, newWriter(t, pool), es[7:8])
 	es[9000] = es[3]
 	got := outcomes(mustWrite(t, w, es))
 	if strings.Count(got, "s") != 9998 || got[7] != 'd' || got[9000] != 'd' {
@@ -179,25 +179,31 @@ func TestOneRepeatInsideAndOneStored(t *testing.T) {
 	checkRows(t, pool, 9999)
 }
 
-// A batch with repeats makes the writer look first after a while, and back again.
+// Batches with repeats of what another process stored make the writer look all keys up after a while, and no more later.
 func TestLooksFirstWhereRepeatsAreUsual(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t)
-	w := newWriter(t, pool)
-	known := event("known")
-	mustWrite(t, w, []pipeline.Event{known})
-	for range 20 {
+	w, elsewhere := newWriter(t, pool), newWriter(t, pool)
+	repeat := func() {
+		known := event("known")
+		mustWrite(t, elsewhere, []pipeline.Event{known})
 		checkOutcomes(t, mustWrite(t, w, []pipeline.Event{event("new"), known}), "sd")
 	}
+	for range 20 {
+		repeat()
+	}
 	conflicts := counterValue(t, w.m.conflicts)
-	checkOutcomes(t, mustWrite(t, w, []pipeline.Event{known, event("new")}), "ds")
+	if conflicts == 0 {
+		t.Error("no COPY ran into a key that another writer had stored, want the first ones")
+	}
+	repeat()
 	if got := counterValue(t, w.m.conflicts); got != conflicts {
 		t.Errorf("a batch after 20 with repeats ran into a conflict (%v, before %v); want it to look first", got, conflicts)
 	}
 	for range 50 {
 		mustWrite(t, w, events(1))
 	}
-	if got := w.repeats.recent(); got >= w.cfg.LookupFirst {
+	if got := w.misses.recent(); got >= w.cfg.LookupFirst {
 		t.Errorf("after 50 batches without repeats the share is %v, want below %v", got, w.cfg.LookupFirst)
 	}
 }
@@ -248,9 +254,9 @@ func TestEmptyBatch(t *testing.T) {
 }
 
 func TestConfigFaultsAreAllNamed(t *testing.T) {
-	cfg := Config{LookupFirst: -1}
+	cfg := Config{LookupFirst: -1, RecentBytes: -1}
 	_, err := New(cfg, nil, undecided, nil, nil)
-	for _, key := range []string{"deadline", "attempt-timeout", "dedupe-window", "lookup-first"} {
+	for _, key := range []string{"deadline", "attempt-timeout", "dedupe-window", "recent-bytes", "lookup-first"} {
 		if err == nil || !strings.Contains(err.Error(), "copyin."+key) {
 			t.Errorf("New of an invalid configuration = %v; want copyin.%s named", err, key)
 		}

@@ -37,7 +37,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		stored:         vector("stored_events_total", "tenant", "Events newly stored."),
 		duplicate:      vector("duplicate_events_total", "tenant", "Events that were stored before, or stand earlier in their batch."),
 		quarantined:    vector("quarantined_events_total", "tenant", "Events that PostgreSQL refused; the client was told so."),
-		batches:        vector("batches_total", "path", "Batches committed, by how they began: copy (COPY at once), lookup (keys looked up before)."),
+		batches:        vector("batches_total", "path", "Batches committed, by how they began: copy (COPY at once), suspects (keys that this process wrote lately looked up before), lookup (all keys looked up before)."),
 		retries:        vector("retries_total", "cause", "Transactions begun again: deadlock, serialization, lock, timeout, connection, in-doubt, record."),
 		inDoubt:        vector("in_doubt_commits_total", "outcome", "COMMITs whose answer was lost, by what PostgreSQL said afterwards: committed, aborted, unknown."),
 		conflicts:      counter("conflicts_total", "COPYs that ran into a key stored before; the batch's keys were looked up then."),

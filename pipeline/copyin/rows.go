@@ -32,18 +32,18 @@ where exists (select from events e
                 and e.occurred_at >= $4 and e.occurred_at < $5
               offset 0)`
 
-// lookUpKeys marks what is stored already. What it finds is committed, so it holds for later transactions, too.
-func lookUpKeys(ctx context.Context, tx pgx.Tx, b *batch) error {
+// lookUpKeys marks which of the positions, which ascend and are open, are stored already. What it finds is committed, so
+// it holds for later transactions, too.
+func lookUpKeys(ctx context.Context, tx pgx.Tx, b *batch, positions []int32) error {
 	var queries pgx.Batch
-	positions := b.open()
-	for len(positions) > 0 {
-		day := dayOf(b.event(positions[0]).OccurredAt.UnixMicro())
+	for rest := positions; len(rest) > 0; {
+		day := dayOf(b.event(rest[0]).OccurredAt.UnixMicro())
 		n := 1
-		for n < len(positions) && dayOf(b.event(positions[n]).OccurredAt.UnixMicro()) == day {
+		for n < len(rest) && dayOf(b.event(rest[n]).OccurredAt.UnixMicro()) == day {
 			n++
 		}
-		of := positions[:n]
-		positions = positions[n:]
+		of := rest[:n]
+		rest = rest[n:]
 		tenants := make(pgtype.FlatArray[int32], n)
 		ids := make(pgtype.FlatArray[pgtype.UUID], n)
 		times := make(pgtype.FlatArray[time.Time], n)
@@ -53,7 +53,15 @@ func lookUpKeys(ctx context.Context, tx pgx.Tx, b *batch) error {
 		}
 		queries.Queue(lookUpKeysSQL, tenants, ids, times, startOf(day), startOf(day+1)).Query(b.markDuplicates(of))
 	}
-	return tx.SendBatch(ctx, &queries).Close()
+	if err := tx.SendBatch(ctx, &queries).Close(); err != nil {
+		return err
+	}
+	for _, p := range positions {
+		if _, suspect := slices.BinarySearch(b.suspects, p); b.state[p] == duplicate && !suspect {
+			b.missed = true
+		}
+	}
+	return nil
 }
 
 // lockIDsSQL takes the locks in the order of the array, which is sorted.
@@ -84,12 +92,7 @@ where exists (select from events e
 // lookUpIDs marks the events without a time whose id is stored within the window. It needs the locks of lockIDs, and
 // a statement, and so a snapshot, of its own after them.
 func lookUpIDs(ctx context.Context, tx pgx.Tx, b *batch, window time.Duration) error {
-	var of []int32
-	for _, p := range b.timeless {
-		if b.state[p] == open {
-			of = append(of, p)
-		}
-	}
+	of := b.openOf(b.timeless)
 	if len(of) == 0 {
 		return nil
 	}

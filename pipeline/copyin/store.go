@@ -12,7 +12,7 @@ import (
 
 // mode is how the next transaction goes about it.
 type mode struct {
-	lookup  bool // look keys up before COPY
+	lookup  bool // look all keys up before COPY, not only those of suspects
 	isolate bool // expect rows that can't be stored
 	// conflictIsPoison: the key that COPY ran into is none of ours (a unique index that somebody added), so it
 	// will not be found by looking.
@@ -24,10 +24,13 @@ type mode struct {
 // store runs transactions until one commits. Every round learns something (keys that are stored, a row that can't be,
 // a partition made) or waits; the deadline of ctx bounds the rest.
 func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
-	m := mode{lookup: w.repeats.recent() >= w.cfg.LookupFirst}
+	m := mode{lookup: w.misses.recent() >= w.cfg.LookupFirst}
 	path := "copy"
-	if m.lookup {
+	switch {
+	case m.lookup:
 		path = "lookup"
+	case len(b.suspects) > 0:
+		path = "suspects"
 	}
 	conflicted, unmade := false, 0
 	wait := firstPause
@@ -47,7 +50,7 @@ func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
 		}
 		if err == nil {
 			w.m.batches.WithLabelValues(path).Inc()
-			w.repeats.note(b.duplicates > 0)
+			w.misses.note(b.missed)
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -146,8 +149,12 @@ func (w *Writer) attempt(ctx context.Context, b *batch, recorder Recorder, m mod
 			return fail(atLookup, err)
 		}
 	}
+	ask := b.openOf(b.suspects)
 	if m.lookup {
-		if err := lookUpKeys(ctx, tx, b); err != nil {
+		ask = b.open()
+	}
+	if len(ask) > 0 {
+		if err := lookUpKeys(ctx, tx, b, ask); err != nil {
 			return fail(atLookup, err)
 		}
 	}
