@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -341,5 +342,15 @@ func TestConfigNamesEveryFault(t *testing.T) {
 	}
 	if strings.Contains(err.Error(), "work_mem") {
 		t.Errorf("error = %q; it refuses a setting that may be changed", err)
+	}
+}
+
+func TestServerKeepsItsMemory(t *testing.T) {
+	t.Setenv("MALLOC_MMAP_THRESHOLD_", "4096")
+	env := (*account)(nil).command(t.Context(), ".", "/bin/true").Environ()
+	for _, want := range []string{"MALLOC_TRIM_THRESHOLD_=16777216", "MALLOC_MMAP_THRESHOLD_=4096"} {
+		if !slices.Contains(env, want) {
+			t.Errorf("the server's environment lacks %s; it has %q", want, env)
+		}
 	}
 }
