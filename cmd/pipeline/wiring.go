@@ -229,7 +229,9 @@ func (p *parts) stages(door net.Listener) []stage {
 	if p.server != nil {
 		all = append(all,
 			stage{"ingest", func(ctx context.Context) error { return p.server.Serve(ctx, door) }},
-			stage{"memory limit", func(ctx context.Context) error { return limitMemory(ctx, p.cfg.buffer.MaxBytes+p.cfg.copyin.RecentBytes, p.server.Reading) }},
+			stage{"memory limit", func(ctx context.Context) error {
+				return limitMemory(ctx, p.cfg.buffer.MaxBytes+p.cfg.copyin.RecentBytes, p.server.Reading)
+			}},
 			stage{"buffer tuning", func(ctx context.Context) error { return p.buffer.Tune(ctx, p.usage, p.log) }},
 			stage{"buffer", p.buffer.Run})
 	}
