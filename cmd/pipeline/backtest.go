@@ -1,14 +1,11 @@
 package main
 
 import (
-	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,7 +19,9 @@ import (
 type backtestOptions struct {
 	from, to string
 	against  string
+	maxLate  string
 	samples  int
+	json     bool
 }
 
 // backtest is one run: the rules, and maybe others to compare with, on the same stored events.
@@ -30,6 +29,9 @@ type backtest struct {
 	from, to   time.Time
 	set, other *evaluate.Set
 	samples    int
+	// maxLate bounds how late the events are that are looked at; 0 does not.
+	maxLate time.Duration
+	json    bool
 }
 
 func (o backtestOptions) period(now time.Time) (from, to time.Time, err error) {
@@ -56,8 +58,13 @@ func (o backtestOptions) period(now time.Time) (from, to time.Time, err error) {
 }
 
 func backtestRules(ctx context.Context, conn *pgx.Conn, o backtestOptions, file string, known evaluate.Known, env environment) error {
-	b := backtest{samples: o.samples}
+	b := backtest{samples: o.samples, json: o.json}
 	var err error
+	if o.maxLate != "" {
+		if b.maxLate, err = parseDuration(o.maxLate); err != nil || b.maxLate <= 0 {
+			return usageError{fmt.Errorf("--max-late: %q is no length of time like 2d", o.maxLate)}
+		}
+	}
 	if b.from, b.to, err = o.period(time.Now().UTC()); err != nil {
 		return usageError{err}
 	}
@@ -73,11 +80,10 @@ func backtestRules(ctx context.Context, conn *pgx.Conn, o backtestOptions, file 
 	return b.run(ctx, conn, env)
 }
 
-// storedFromSQL bounds occurred_at too, so that old partitions are not read: an event that was more than 30 days late
-// is left out.
+// storedFromSQL reads every partition, since an event may be late by any time, unless $4 bounds that.
 const storedFromSQL = `
-from events where received_at >= $1 and received_at < $2 and occurred_at >= $1 - interval '30 days' and occurred_at < $2 + interval '30 days'
-	and ($3::text[] is null or event_name = any($3))`
+from events where received_at >= $1 and received_at < $2 and ($3::text[] is null or event_name = any($3))
+	and occurred_at >= coalesce($1::timestamptz - $4::interval, '-infinity')`
 
 const storedEventsSQL = `
 select tenant_id, event_id, occurred_at, received_at, event_name, coalesce(anonymous_id, ''), coalesce(user_id, ''), coalesce(session_id, ''),
@@ -113,7 +119,7 @@ func (b *backtest) run(ctx context.Context, conn *pgx.Conn, env environment) err
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx))
 	var total int64
-	if err := tx.QueryRow(ctx, "select count(*)"+storedFromSQL, start, b.to, names).Scan(&total); err != nil {
+	if err := tx.QueryRow(ctx, "select count(*)"+storedFromSQL, start, b.to, names, b.lateBound()).Scan(&total); err != nil {
 		return fmt.Errorf("rules backtest: count events: %w", err)
 	}
 	bar := progressbar.DefaultSilent(total)
@@ -128,13 +134,25 @@ func (b *backtest) run(ctx context.Context, conn *pgx.Conn, env environment) err
 	for _, r := range replays {
 		r.Advance(b.to)
 	}
-	fmt.Fprintf(env.stdout, "%d events that the rules listen to, from %s to %s; %s before that to know what the rules would have remembered.\n\n",
-		total, b.from.Format(time.RFC3339), b.to.Format(time.RFC3339), memory)
-	return b.report(env.stdout, replays)
+	report := b.report(replays)
+	report.Events, report.RememberedFrom = total, start
+	if b.json {
+		out := json.NewEncoder(env.stdout)
+		out.SetIndent("", "  ")
+		return out.Encode(report)
+	}
+	return report.print(env.stdout)
+}
+
+func (b *backtest) lateBound() *time.Duration {
+	if b.maxLate == 0 {
+		return nil
+	}
+	return &b.maxLate
 }
 
 func (b *backtest) feed(ctx context.Context, tx pgx.Tx, start time.Time, names []string, replays []*evaluate.Replay, bar *progressbar.ProgressBar) error {
-	rows, err := tx.Query(ctx, storedEventsSQL, start, b.to, names)
+	rows, err := tx.Query(ctx, storedEventsSQL, start, b.to, names, b.lateBound())
 	if err != nil {
 		return err
 	}
@@ -160,128 +178,4 @@ func (b *backtest) feed(ctx context.Context, tx pgx.Tx, start time.Time, names [
 	})
 	flush()
 	return err
-}
-
-// dayOf is one line of the report.
-type dayOf struct{ rule, day string }
-
-type dayCounts struct{ messages, duplicate, cooldown, capped, skipped, failures int }
-
-func (b *backtest) report(out io.Writer, replays []*evaluate.Replay) error {
-	days := map[dayOf]*dayCounts{}
-	at := func(rule string, t time.Time) *dayCounts {
-		k := dayOf{rule, t.Format(time.DateOnly)}
-		if days[k] == nil {
-			days[k] = &dayCounts{}
-		}
-		return days[k]
-	}
-	samples := map[string][]evaluate.Decided{}
-	for _, d := range b.inPeriod(replays[0]) {
-		c := at(d.Rule, d.At)
-		switch {
-		case d.Suppressed == "duplicate":
-			c.duplicate++
-		case d.Suppressed == "cooldown":
-			c.cooldown++
-		case d.Suppressed == "cap":
-			c.capped++
-		case d.Skipped != "" && d.Skipped != "shadow":
-			c.skipped += len(d.Destinations)
-		default:
-			c.messages += len(d.Destinations)
-			if len(samples[d.Rule]) < b.samples {
-				samples[d.Rule] = append(samples[d.Rule], d)
-			}
-		}
-	}
-	var errs []evaluate.Failed
-	for _, f := range replays[0].Failed() {
-		if !f.At.Before(b.from) {
-			at(f.Rule, f.At).failures++
-			if !slices.ContainsFunc(errs, func(o evaluate.Failed) bool { return o.Rule == f.Rule && o.Kind == f.Kind }) {
-				errs = append(errs, f)
-			}
-		}
-	}
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "RULE\tDAY\tMESSAGES\tDUPLICATE\tCOOLDOWN\tCAP\tSKIPPED\tERRORS")
-	for _, r := range b.set.Rules() {
-		if r.State == "off" {
-			fmt.Fprintf(table, "%s\toff\n", r.Name)
-			continue
-		}
-		keys := slices.SortedFunc(maps.Keys(days), func(a, b dayOf) int { return cmp.Compare(a.day, b.day) })
-		some := false
-		for _, k := range keys {
-			if c := days[k]; k.rule == r.Name {
-				some = true
-				fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", k.rule, k.day, c.messages, c.duplicate, c.cooldown, c.capped, c.skipped, c.failures)
-			}
-		}
-		if !some {
-			fmt.Fprintf(table, "%s\t-\t0\t0\t0\t0\t0\t0\n", r.Name)
-		}
-	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	for _, r := range b.set.Rules() {
-		printSamples(out, "\n"+r.Name+", the first messages:\n", samples[r.Name])
-	}
-	for _, f := range errs {
-		fmt.Fprintf(out, "\n%s could not decide (%s), for example about event %s: %v\n", f.Rule, f.Kind, f.Event, f.Err)
-	}
-	if b.other != nil {
-		b.compare(out, replays)
-	}
-	return nil
-}
-
-// compare prints what only one of the two rule sets would have sent.
-func (b *backtest) compare(out io.Writer, replays []*evaluate.Replay) {
-	type message struct{ rule, key, event string }
-	sent := func(r *evaluate.Replay) (map[message]evaluate.Decided, []message) {
-		found, order := map[message]evaluate.Decided{}, []message{}
-		for _, d := range b.inPeriod(r) {
-			if d.Suppressed == "" && d.Skipped == "" {
-				m := message{d.Rule, d.Key, d.Event.String()}
-				found[m] = d
-				order = append(order, m)
-			}
-		}
-		return found, order
-	}
-	mine, mineOrder := sent(replays[0])
-	theirs, theirsOrder := sent(replays[1])
-	only := func(order []message, in, notIn map[message]evaluate.Decided) (list []evaluate.Decided) {
-		for _, m := range order {
-			if _, ok := notIn[m]; !ok {
-				list = append(list, in[m])
-			}
-		}
-		return list
-	}
-	added, gone := only(mineOrder, mine, theirs), only(theirsOrder, theirs, mine)
-	fmt.Fprintf(out, "\nCompared: %d messages by both, %d only by these rules, %d only by the others.\n", len(mine)-len(added), len(added), len(gone))
-	printSamples(out, "Only by these rules:\n", added[:min(len(added), b.samples)])
-	printSamples(out, "Only by the others:\n", gone[:min(len(gone), b.samples)])
-}
-
-func (b *backtest) inPeriod(r *evaluate.Replay) []evaluate.Decided {
-	return slices.DeleteFunc(r.Decided(), func(d evaluate.Decided) bool { return d.At.Before(b.from) })
-}
-
-func printSamples(out io.Writer, title string, list []evaluate.Decided) {
-	if len(list) == 0 {
-		return
-	}
-	fmt.Fprint(out, title)
-	for _, d := range list {
-		payload := string(d.Payload)
-		if len(payload) > 200 {
-			payload = payload[:200] + "..."
-		}
-		fmt.Fprintf(out, "  %s  %s  subject %q  key %q  %s\n", d.At.Format(time.RFC3339), d.Rule, d.Subject, d.Key, payload)
-	}
 }

@@ -35,6 +35,8 @@ func rulesCommand(ctx context.Context, args []string, env environment) error {
 	fs.StringVar(&back.to, "to", "", "backtest: `time` of the end (default now)")
 	fs.StringVar(&back.against, "against", "", "backtest: rules `file` to compare with (default: the configured one, if that is another)")
 	fs.IntVar(&back.samples, "samples", 3, "backtest: sample `messages` to print of each rule")
+	fs.StringVar(&back.maxLate, "max-late", "", "backtest: leave events out that happened so long before they arrived, like 2d; fewer days are read (default: none is left out)")
+	fs.BoolVar(&back.json, "json", false, "backtest: print the report as JSON")
 	settings := databaseFlags(fs)
 	rest, err := parseFlags(fs, args)
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -104,6 +105,25 @@ func TestRulesBacktest(t *testing.T) {
 	} {
 		if !strings.Contains(squeezed, want) {
 			t.Errorf("the report lacks %q:\n%s", want, out)
+		}
+	}
+	// An event is late by 50 days: it counts, unless it is asked not to.
+	if _, err := conn.Exec(t.Context(), `select create_events_partition((now() at time zone 'UTC')::date - 50)`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), `insert into events (event_id, tenant_id, event_name, occurred_at, received_at, user_id, properties)
+		values (gen_random_uuid(), 1, 'signup_completed', now() - interval '50 days', now() - interval '1 hour', 'late', '{}')`); err != nil {
+		t.Fatal(err)
+	}
+	for flag, want := range map[string]int{"--samples=3": 1, "--max-late=2d": 0} {
+		status, out, errOut := runCommand(t, nil, "rules", "backtest", "../../rules/shop.yaml", "--json", flag, "--from", "1d", "--database-url", url)
+		var report backtestReport
+		if err := json.Unmarshal([]byte(out), &report); status != 0 || err != nil {
+			t.Fatalf("exit status %d: %v, %s", status, err, errOut)
+		}
+		welcome, big := report.Rules[0], report.Rules[1]
+		if len(welcome.Samples) != want || report.MaxLate == "" != (want == 1) || len(big.Errors) != 1 || big.Errors[0].Kind != "expression" {
+			t.Errorf("with %s: %d welcomes, max_late %q, errors %v; want %d welcomes and one kind of error\n%s", flag, len(welcome.Samples), report.MaxLate, big.Errors, want, out)
 		}
 	}
 	if after := query1(t, conn, `select (select count(*) from outbox) + (select count(*) from dedupe_keys) + (select count(*) from absence_timers)`); after != before {
