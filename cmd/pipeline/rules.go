@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -24,7 +25,7 @@ const rulesAbout = `Checks, tests, tries and lists rules.
   pipeline rules backtest FILE    what FILE would have decided about stored events, by day, and how that differs from other rules
   pipeline rules list             the rules in force, their owners, how they fare, and what they did in the last day
 
-FILE may be a folder. Names of destinations and tenants are checked against the files that the configuration names.`
+FILE may be a folder. Where a database is at hand, check also looks whether enough happens for rate rules. Names of destinations and tenants are checked against the files that the configuration names.`
 
 func rulesCommand(ctx context.Context, args []string, env environment) error {
 	fs := newFlags(env, "rules", rulesAbout, "pipeline rules check rules/shop.yaml --destinations destinations.yaml\npipeline rules backtest new.yaml --from 7d --against rules/shop.yaml\npipeline rules list")
@@ -74,7 +75,7 @@ func rulesCommand(ctx context.Context, args []string, env environment) error {
 		}
 		switch action {
 		case "check":
-			return checkRules(file, known, env.stdout)
+			return checkRules(ctx, cfg, file, known, env.stdout)
 		case "test":
 			return testRules(file, known, env.stdout)
 		}
@@ -121,7 +122,7 @@ func knownNames(cfg *config) (known evaluate.Known, err error) {
 	return known, nil
 }
 
-func checkRules(file string, known evaluate.Known, out io.Writer) error {
+func checkRules(ctx context.Context, cfg *config, file string, known evaluate.Known, out io.Writer) error {
 	set, err := evaluate.Load(file, known)
 	if err != nil {
 		var faults evaluate.LoadErrors
@@ -133,15 +134,40 @@ func checkRules(file string, known evaluate.Known, out io.Writer) error {
 		}
 		return fmt.Errorf("%s in %s; a running pipeline would keep the rules that it has", counted(len(faults), "error"), file)
 	}
-	for _, w := range set.Warnings() {
+	warnings := append(slices.Clone(set.Warnings()), lintVolume(ctx, cfg, set, out)...)
+	for _, w := range warnings {
 		fmt.Fprintf(out, "%s (warning)\n", w)
 	}
 	tests := 0
 	for _, r := range set.Rules() {
 		tests += r.Tests
 	}
-	fmt.Fprintf(out, "ok: %s, %s passed, %s\n", counted(len(set.Rules()), "rule"), counted(tests, "test"), counted(len(set.Warnings()), "warning"))
+	fmt.Fprintf(out, "ok: %s, %s passed, %s\n", counted(len(set.Rules()), "rule"), counted(tests, "test"), counted(len(warnings), "warning"))
 	return nil
+}
+
+// lintVolume asks the database, where one is at hand, whether enough happens for the rate rules.
+func lintVolume(ctx context.Context, cfg *config, set *evaluate.Set, out io.Writer) evaluate.LoadErrors {
+	if cfg.databaseURL == "" {
+		if _, err := runningPostgres(cfg.dataDir); err != nil {
+			return nil
+		}
+	}
+	if !slices.ContainsFunc(set.Rules(), func(r evaluate.RuleInfo) bool { return r.Kind == "rate" && r.State != "off" }) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	conn, err := connectDatabase(ctx, cfg)
+	var found evaluate.LoadErrors
+	if err == nil {
+		defer conn.Close(context.WithoutCancel(ctx))
+		found, err = set.LintVolume(ctx, conn)
+	}
+	if err != nil {
+		fmt.Fprintf(out, "whether enough happens for the rate rules was not looked at: %v\n", err)
+	}
+	return found
 }
 
 func counted(n int, what string) string {

@@ -2,13 +2,17 @@ package main
 
 import (
 	"encoding/json"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"sluice/internal/pgtest"
+	"sluice/pipeline/evaluate"
 )
 
 func TestRulesCheckAndTest(t *testing.T) {
@@ -133,4 +137,34 @@ func TestRulesBacktest(t *testing.T) {
 	if status != 2 || !strings.Contains(errOut, `"yesterday" is no time`) {
 		t.Errorf("exit status %d: %s", status, errOut)
 	}
+}
+
+// TestRulesCheckVolume: with a database, check says that too little happens for a rate rule.
+func TestRulesCheckVolume(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	conn := connect(t, url)
+	check := func(want string, args ...string) {
+		t.Helper()
+		status, out, errOut := runCommand(t, nil, append([]string{"rules", "check", "../../rules/shop.yaml"}, args...)...)
+		if status != 0 || !strings.Contains(out, want) {
+			t.Errorf("exit status %d, output\n%s%s\nwant %q", status, out, errOut, want)
+		}
+	}
+	set, err := evaluate.Load("../../rules/shop.yaml", evaluate.Known{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine, err := evaluate.New(evaluate.DefaultConfig(), evaluate.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine.Use(set)
+	if _, err := conn.Exec(t.Context(), `insert into rate_minutes (metric, tenant_id, minute, shard, n, x, late_n, late_x)
+		select $1, 1, date_trunc('hour', now()) - i * interval '1 hour', 0, 9, 1, 0, 0 from generate_series(1, 100) i`, engine.Rates()[0].Metric); err != nil {
+		t.Fatal(err)
+	}
+	check("ok: 4 rules, 5 tests passed, 0 warnings")
+	check(`rules[conversion-drop].minimum: reached by 0 of `, "--database-url", url)
+	check("was not looked at", "--database-url", "postgres://nobody@127.0.0.1:1/x")
 }

@@ -164,6 +164,7 @@ func (l *loader) side(r *rule, c *section, name string, as role) take {
 	t.on = l.on(s)
 	if n := s.vals["match"]; n != nil {
 		t.match = l.scope(t.on, map[string]*types.Type{"event": eventType}).compile(l.src, n, s.at("match"), condition)
+		l.lintMatch(n, s.at("match"), t.on)
 	}
 	return t
 }

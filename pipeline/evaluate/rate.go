@@ -33,6 +33,8 @@ type rate struct {
 	step         time.Duration
 	inhibitedBy  []string
 	inhibitPlace *section
+	// minimumPlace is where the minimum stands, or would stand.
+	minimumPlace LoadError
 }
 
 // threshold is a relative distance from the baseline that has to be seen some times in a row.
@@ -167,7 +169,9 @@ func (l *loader) thresholds(r *rule, c *section) {
 		a.minN = 200
 		known = []string{"denominator", "expected_numerator"}
 	}
+	a.minimumPlace = LoadError{File: l.src.file, Line: c.node.Line, Column: c.node.Column, Where: c.at("minimum")}
 	if n := c.vals["minimum"]; n != nil {
+		a.minimumPlace.Line, a.minimumPlace.Column = n.Line, n.Column
 		s := l.src.section(n, c.at("minimum"), known...)
 		for key, to := range map[string]*float64{"denominator": &a.minN, "expected_numerator": &a.minX, "expected": &a.minX} {
 			if s.vals[key] != nil {

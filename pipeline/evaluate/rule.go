@@ -200,6 +200,7 @@ func (l *loader) eventRule(r *rule, c *section) {
 	t := take{on: on, listener: listener{rule: r}}
 	if n := c.vals["match"]; n != nil {
 		t.match = sc.compile(l.src, n, c.at("match"), condition)
+		l.lintMatch(n, c.at("match"), on)
 	}
 	r.takes = []take{t}
 	if n := c.vals["subject"]; n != nil {
@@ -212,7 +213,10 @@ func (l *loader) eventRule(r *rule, c *section) {
 		r.payload = sc.template(l.src, n, c.at("payload"), 0)
 	}
 	if r.limits.any() && r.subject == nil {
-		l.warn(c.node, c.where, "cooldown and cap without a subject hold for the rule as a whole; all batches with a match wait for each other")
+		l.warn(c.node, c.where, "cooldown and cap without a subject hold for the rule as a whole; all batches with a match wait for each other. Add subject: whom it is about")
+	}
+	if slices.Equal(on, []string{"*"}) && !r.limits.any() {
+		l.warn(c.vals["on"], c.at("on"), "every event that matches makes a message, also of names that nobody thought of. Add cap or cooldown, or list the names")
 	}
 }
 
@@ -227,7 +231,7 @@ func (l *loader) on(c *section) []string {
 			if len(on) > 1 {
 				c.fault("on", `"*" stands for all names; it stands alone`)
 			}
-			l.warn(c.vals["on"], c.at("on"), `"*" costs an evaluation for every event`)
+			l.warn(c.vals["on"], c.at("on"), `"*" costs an evaluation for every event; list the names if they are known`)
 			continue
 		}
 		if l.events != nil && l.events[name] == nil {
