@@ -27,6 +27,16 @@ type Config struct {
 	// Processed is how long a receiver in this database remembers a message; retain.processed, default 2160h. It must
 	// not be shorter than the time after which a message can still be sent again, which is Dead.
 	Processed time.Duration
+	// Subjects is how long a rule remembers a subject whose cooldown and cap are over and of whom nothing is held back;
+	// retain.subjects, default 168h. It changes no decision of the rule as it is; a rule that is edited to a longer
+	// cooldown or cap finds what happened within that time.
+	Subjects time.Duration
+	// RuleHours is how long the counts of a rule's hours stay; retain.rule-hours, default 9600h (400 days: a year and a
+	// month to compare).
+	RuleHours time.Duration
+	// RuleState is how long timers, counts and states stay of rules that no node has in force any more; retain.rule-state,
+	// default 9600h. It has to be longer than lookbacks and baselines, or a rule that comes back would begin anew.
+	RuleState time.Duration
 	// BatchRows is the most that one transaction deletes; retain.batch-rows, default 1000 (a guess: some 10 ms).
 	BatchRows int
 	// LockTimeout is how long one may wait for a lock that others would then have to wait behind; retain.lock-timeout,
@@ -48,6 +58,9 @@ func DefaultConfig() Config {
 		Dead:            30 * day,
 		Quarantine:      90 * day,
 		Processed:       90 * day,
+		Subjects:        7 * day,
+		RuleHours:       400 * day,
+		RuleState:       400 * day,
 		BatchRows:       1000,
 		LockTimeout:     time.Second,
 		Timeout:         time.Minute,
@@ -69,6 +82,7 @@ func (c Config) validate() error {
 		keep time.Duration
 	}{
 		{"outbox", c.Outbox}, {"dead", c.Dead}, {"quarantine", c.Quarantine}, {"processed", c.Processed},
+		{"subjects", c.Subjects}, {"rule-hours", c.RuleHours}, {"rule-state", c.RuleState},
 	} {
 		fault(p.keep < 0, "retain.%s is %s: give a period, or 0 to keep for ever", p.key, p.keep)
 	}

@@ -43,6 +43,7 @@ func (k *Keeper) prunable() []prunable {
 	if k.cfg.Processed > 0 {
 		tables = append(tables, prunable{"processed_messages", k.cfg.Processed, pruneProcessedSQL})
 	}
+	tables = append(tables, k.rulesPrunable()...)
 	return tables
 }
 

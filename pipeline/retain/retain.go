@@ -24,6 +24,8 @@ type Keeper struct {
 	pool    *pgxpool.Pool
 	metrics *Metrics
 	log     *slog.Logger
+	// subject is where the walk over rule_subjects goes on.
+	subject subjectKey
 }
 
 // New checks the settings and says everything that is wrong with them.
@@ -58,6 +60,15 @@ func (k *Keeper) pass(ctx context.Context) bool {
 	ok := k.try(ctx, "partitions-ahead", k.makePartitions) && k.try(ctx, "events", k.dropPartitions)
 	if k.cfg.Outbox > 0 || k.cfg.Dead > 0 {
 		ok = k.try(ctx, "outbox", k.pruneOutbox) && ok
+	}
+	if k.cfg.Subjects > 0 {
+		ok = k.try(ctx, "rule_subjects", k.pruneSubjects) && ok
+	}
+	if k.cfg.RuleState > 0 {
+		ok = k.try(ctx, "absence_timers", func(ctx context.Context) error {
+			return k.pruneGone(ctx, "absence_timers", goneTimerSQL, pruneTimersSQL)
+		}) && ok
+		ok = k.try(ctx, "rate_minutes", func(ctx context.Context) error { return k.pruneGone(ctx, "rate_minutes", goneMetricSQL, pruneRatesSQL) }) && ok
 	}
 	for _, t := range k.prunable() {
 		ok = k.try(ctx, t.name, func(ctx context.Context) error { return k.prune(ctx, t) }) && ok
