@@ -132,7 +132,7 @@ func (r *Replay) Decided() []Decided {
 // Failed gives what rules could not decide about.
 func (r *Replay) Failed() []Failed { return r.failures }
 
-// decide is what decideSQL does.
+// decide is what work.decide does.
 func (r *Replay) decide(p *Plan) {
 	for _, f := range p.failures {
 		r.failures = append(r.failures, Failed{f.rule.name, r.now, f.kind, f.event, f.err})

@@ -30,7 +30,8 @@ type world struct {
 	sweep  *Sweeper
 }
 
-// newWorld makes unqualified now() in every statement mean the test's clock: a schema before pg_catalog has its own.
+// newWorld makes unqualified now() in every statement, and the default of when a message is due, mean the test's clock: a
+// schema before pg_catalog has its own.
 func newWorld(t testing.TB, rules string) *world {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(pgtest.URL(t))
@@ -48,6 +49,7 @@ func newWorld(t testing.TB, rules string) *world {
 	w.exec(`create table clock.moment (at timestamptz)`)
 	w.exec(`insert into clock.moment values (pg_catalog.now())`)
 	w.exec(`create function clock.now() returns timestamptz language sql stable as 'select at from clock.moment'`)
+	w.exec(`alter table outbox alter column run_after set default clock.now()`)
 	w.set(time.Now().UTC().Truncate(time.Minute))
 	w.restart(rules)
 	return w
