@@ -30,18 +30,19 @@ type Buffer struct {
 	// nudge wakes writers. It holds one token for each, so that a full channel means that all will look anyway.
 	nudge chan struct{}
 
-	mu      sync.Mutex
-	knobs   knobs
-	resting int // writers that pause after a failure
-	work    work
-	open    *batch   // takes requests; nil when there are none
-	sealed  []*batch // full ones in order
-	writing map[*batch]struct{}
-	used    int // bytes of everything above
-	closed  bool
-	over    bool // the drain deadline has passed
-	lost    int  // events without an outcome when it passed
-	rate    drainRate
+	mu       sync.Mutex
+	knobs    knobs
+	resting  int // writers that pause after a failure
+	work     work
+	open     *batch   // takes requests; nil when there are none
+	sealed   []*batch // full ones in order
+	writing  map[*batch]struct{}
+	used     int // bytes of everything above
+	requests int // in the batch that was taken last: about how many the next will have
+	closed   bool
+	over     bool // the drain deadline has passed
+	lost     int  // events without an outcome when it passed
+	rate     drainRate
 }
 
 // New checks the configuration; Run does the work.
@@ -66,15 +67,18 @@ func (b *Buffer) Add(ctx context.Context, events []pipeline.Event) ([]pipeline.V
 	if len(events) == 0 {
 		return nil, nil
 	}
-	r := &request{events: events, outcome: make(chan struct{})}
-	if err := b.admit(r); err != nil {
+	start := time.Now()
+	in, at, err := b.admit(request{events: events}, start)
+	if err != nil {
 		return nil, err
 	}
-	start := time.Now()
 	select {
-	case <-r.outcome:
+	case <-in.done:
 		b.m.wait.Observe(seconds(start))
-		return r.verdicts, r.err
+		if in.err != nil {
+			return nil, in.err
+		}
+		return in.verdicts[at : at+len(events) : at+len(events)], nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -86,7 +90,8 @@ func (b *Buffer) AddAsync(events []pipeline.Event) error {
 	if len(events) == 0 {
 		return nil
 	}
-	return b.admit(&request{events: events})
+	_, _, err := b.admit(request{events: events, async: true}, time.Now())
+	return err
 }
 
 // Fill says how much of buffer.max-bytes is in use, from 0 to 1.
@@ -96,14 +101,15 @@ func (b *Buffer) Fill() float64 {
 	return float64(b.used) / float64(b.cfg.MaxBytes)
 }
 
-func (b *Buffer) admit(r *request) error {
+// admit puts a request into a batch, and says into which and where its events begin there.
+func (b *Buffer) admit(r request, now time.Time) (in *batch, at int, err error) {
 	for i := range r.events {
 		r.bytes += r.events[i].Size()
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
-		return pipeline.ErrClosed
+		return nil, 0, pipeline.ErrClosed
 	}
 	if b.used+r.bytes > b.cfg.MaxBytes {
 		b.m.refused.Add(float64(len(r.events)))
@@ -111,7 +117,7 @@ func (b *Buffer) admit(r *request) error {
 		if r.bytes > b.cfg.MaxBytes {
 			remedy = fmt.Sprintf("one request of %d bytes in memory never fits: split it, or raise buffer.max-bytes (%d)", r.bytes, b.cfg.MaxBytes)
 		}
-		return &pipeline.Overloaded{RetryAfter: b.rate.timeFor(b.used, time.Now()), Remedy: remedy}
+		return nil, 0, &pipeline.Overloaded{RetryAfter: b.rate.timeFor(b.used, now), Remedy: remedy}
 	}
 	b.m.perTenant(r.events, admitted)
 	b.used += r.bytes
@@ -126,17 +132,18 @@ func (b *Buffer) admit(r *request) error {
 		}
 	}
 	if b.open == nil {
-		b.open = &batch{since: time.Now()}
+		b.open = newBatch(now, b.requests)
 		b.nudgeOne()
 	}
-	b.open.add(r)
+	in, at = b.open, b.open.count
+	in.add(r)
 	switch {
 	case b.open.count >= b.knobs.maxEvents:
 		b.sealLocked(byEvents)
 	case b.open.bytes >= b.cfg.MaxBatchBytes:
 		b.sealLocked(byBytes)
 	}
-	return nil
+	return in, at, nil
 }
 
 func (b *Buffer) sealLocked(t trigger) {
@@ -200,27 +207,21 @@ func (b *Buffer) abandon() {
 	b.sealed, b.open = nil, nil
 	clear(b.writing)
 	for _, batch := range all {
+		b.lost += batch.count
 		for _, r := range batch.requests {
-			b.lost += len(r.events)
-			b.resolveLocked(r, nil, errDrain)
+			b.m.perTenant(r.events, lost)
 		}
+		b.resolveLocked(batch, batch.bytes, nil, errDrain)
 	}
 }
 
-// resolveLocked gives one request its outcome and its memory back.
-func (b *Buffer) resolveLocked(r *request, verdicts []pipeline.Verdict, err error) {
-	b.used -= r.bytes
+// resolveLocked gives the callers of a batch their outcome, and so many bytes back. One channel wakes them all.
+func (b *Buffer) resolveLocked(done *batch, bytes int, verdicts []pipeline.Verdict, err error) {
+	b.used -= bytes
 	b.m.usedBytes.Set(float64(b.used))
-	if err != nil {
-		b.m.perTenant(r.events, lost)
-		if !errors.Is(err, pipeline.ErrUnavailable) {
-			err = fmt.Errorf("%w: %w", pipeline.ErrUnavailable, err)
-		}
-	} else {
-		b.m.perTenant(r.events, resolved)
+	if err != nil && !errors.Is(err, pipeline.ErrUnavailable) {
+		err = fmt.Errorf("%w: %w", pipeline.ErrUnavailable, err)
 	}
-	r.verdicts, r.err = verdicts, err
-	if r.outcome != nil {
-		close(r.outcome)
-	}
+	done.verdicts, done.err = verdicts, err
+	close(done.done)
 }

@@ -9,13 +9,11 @@ import (
 	"sluice/pipeline"
 )
 
-// request is what one caller handed over. Its last three fields are written once, before outcome is closed.
+// request is what one caller handed over.
 type request struct {
-	events   []pipeline.Event
-	bytes    int
-	outcome  chan struct{} // nil for AddAsync
-	verdicts []pipeline.Verdict
-	err      error
+	events []pipeline.Event
+	bytes  int
+	async  bool // nobody waits for the outcome
 }
 
 // trigger is what sealed a batch.
@@ -30,15 +28,23 @@ const (
 	byRetry  trigger = "retry"
 )
 
+// batch shares one outcome: verdicts and err are written once, before done is closed.
 type batch struct {
-	requests []*request
+	requests []request
 	count    int // events
 	bytes    int
 	since    time.Time
 	trigger  trigger
+	done     chan struct{}
+	verdicts []pipeline.Verdict
+	err      error
 }
 
-func (b *batch) add(r *request) {
+func newBatch(since time.Time, requests int) *batch {
+	return &batch{since: since, requests: make([]request, 0, requests), done: make(chan struct{})}
+}
+
+func (b *batch) add(r request) {
 	b.requests = append(b.requests, r)
 	b.count += len(r.events)
 	b.bytes += r.bytes
@@ -65,7 +71,7 @@ func (b *Buffer) writer(ctx context.Context) {
 		if err == nil && len(verdicts) != len(events) {
 			err = fmt.Errorf("the writer gave %d verdicts for %d events", len(verdicts), len(events))
 		}
-		again := b.finish(next, verdicts, err)
+		again := b.finish(next, events, verdicts, err)
 		clear(scratch) // the strings of the events are garbage now
 		scratch = scratch[:0]
 		if again {
@@ -146,12 +152,13 @@ func (b *Buffer) takeLocked(now time.Time) (taken *batch, wait time.Duration, do
 	}
 	b.work.advance(len(b.writing), now)
 	b.writing[taken] = struct{}{}
+	b.requests = len(taken.requests)
 	return taken, 0, false
 }
 
-// finish tells the callers of a batch. Where the write failed, what was acknowledged already goes back into the queue,
-// and finish reports that.
-func (b *Buffer) finish(done *batch, verdicts []pipeline.Verdict, err error) (again bool) {
+// finish tells the callers of a batch of events. Where the write failed, what was acknowledged already goes back into the
+// queue, and finish reports that.
+func (b *Buffer) finish(done *batch, events []pipeline.Event, verdicts []pipeline.Verdict, err error) (again bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if _, ok := b.writing[done]; !ok {
@@ -164,19 +171,20 @@ func (b *Buffer) finish(done *batch, verdicts []pipeline.Verdict, err error) (ag
 		b.rate.drained(done.bytes, now)
 		b.work.events += done.count
 		b.work.batches++
+		b.m.perTenant(events, resolved)
+		b.resolveLocked(done, done.bytes, verdicts, nil)
+		return false
 	}
-	retry := &batch{since: done.since, trigger: byRetry}
+	retry := newBatch(done.since, 0)
+	retry.trigger = byRetry
 	for _, r := range done.requests {
-		switch {
-		case err == nil:
-			b.resolveLocked(r, verdicts[:len(r.events):len(r.events)], nil)
-			verdicts = verdicts[len(r.events):]
-		case r.outcome == nil:
+		if r.async {
 			retry.add(r)
-		default:
-			b.resolveLocked(r, nil, err)
+		} else {
+			b.m.perTenant(r.events, lost)
 		}
 	}
+	b.resolveLocked(done, done.bytes-retry.bytes, nil, err)
 	if retry.count == 0 {
 		return false
 	}

@@ -41,11 +41,13 @@ func newReader(cfg *Config, m *Metrics) (*reader, error) {
 type body struct {
 	text     []byte
 	raw      []byte // compressed
+	wire     counted
 	reserved int
 }
 
 var (
 	errTooLarge = errors.New("too large")
+	errExpands  = errors.New("too large once decompressed")
 	errFull     = errors.New("too many bodies at once")
 )
 
@@ -68,14 +70,14 @@ func (r *reader) release(b *body) {
 	if cap(b.raw) > keep {
 		b.raw = nil
 	}
-	b.text, b.raw = b.text[:0], b.raw[:0]
+	b.text, b.raw, b.wire = b.text[:0], b.raw[:0], counted{}
 	r.bodies.Put(b)
 }
 
 // read reads a request's body. Where it gives a failure, there is nothing to release.
 func (r *reader) read(ctx *fasthttp.RequestCtx) (*body, *failure) {
 	var encoding byte
-	switch e := bytes.ToLower(bytes.TrimSpace(ctx.Request.Header.ContentEncoding())); string(e) {
+	switch e := lower(ctx.Request.Header.ContentEncoding()); string(e) {
 	case "", "identity":
 	case "gzip", "x-gzip":
 		encoding = 'g'
@@ -104,32 +106,19 @@ func (r *reader) fill(ctx *fasthttp.RequestCtx, b *body, encoding byte, length i
 	if stream == nil {
 		stream = bytes.NewReader(ctx.Request.Body())
 	}
-	wire := &counted{r: stream}
-	defer func() { r.metrics.wire.Add(float64(wire.n)) }()
-	var err error
-	switch encoding {
-	case 0:
-		b.text, err = r.readAll(b, b.text, wire, r.cfg.MaxBodyBytes, length)
-	case 'g':
-		b.text, err = r.gunzip(b, wire)
-	case 'z':
-		b.raw, err = r.readAll(b, b.raw, wire, r.cfg.MaxBodyBytes, length)
-		if err == nil && (length < 0 || wire.n == length) {
-			if b.text, err = r.zstd.DecodeAll(b.raw, b.text); errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded) {
-				return r.tooLarge("the decompressed body is larger", r.cfg.MaxDecodedBytes, "max-decoded-bytes")
-			}
-			if err == nil && !r.reserve(b, cap(b.text)) {
-				err = errFull
-			}
-		}
-	}
+	b.wire = counted{r: stream}
+	wire := &b.wire
+	err := r.decompress(b, encoding, wire, length)
+	r.metrics.wire.Add(float64(wire.n))
 	var netErr net.Error
 	switch {
+	case err == nil && (length < 0 || wire.n >= length):
+		return nil
 	case errors.Is(err, errFull):
 		return &failure{429, "overloaded", "the bodies of requests fill the memory that is set aside for them (ingest.max-reading-bytes)", -1}
 	case errors.Is(err, errTooLarge) && (encoding != 'g' || wire.n > r.cfg.MaxBodyBytes):
 		return r.tooLarge("the body is larger", r.cfg.MaxBodyBytes, "max-body-bytes")
-	case errors.Is(err, errTooLarge):
+	case errors.Is(err, errTooLarge), errors.Is(err, errExpands):
 		return r.tooLarge("the decompressed body is larger", r.cfg.MaxDecodedBytes, "max-decoded-bytes")
 	case errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &netErr) && netErr.Timeout():
 		return &failure{408, "timeout", fmt.Sprintf("the body did not come within %s (ingest.read-timeout)", r.cfg.ReadTimeout), -1}
@@ -141,6 +130,36 @@ func (r *reader) fill(ctx *fasthttp.RequestCtx, b *body, encoding byte, length i
 		return &failure{400, "malformed-encoding", "the body could not be decompressed: " + err.Error(), -1}
 	}
 	return nil
+}
+
+// decompress fills the body's text.
+func (r *reader) decompress(b *body, encoding byte, wire *counted, length int) (err error) {
+	switch encoding {
+	case 0:
+		b.text, err = r.readAll(b, b.text, wire, r.cfg.MaxBodyBytes, length)
+	case 'g':
+		b.text, err = r.gunzip(b, wire)
+	case 'z':
+		b.raw, err = r.readAll(b, b.raw, wire, r.cfg.MaxBodyBytes, length)
+		if err != nil || length >= 0 && wire.n != length {
+			return err
+		}
+		b.text, err = r.zstd.DecodeAll(b.raw, b.text)
+		if errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded) {
+			return errExpands
+		}
+		if err == nil && !r.reserve(b, cap(b.text)) {
+			err = errFull
+		}
+	}
+	return err
+}
+
+func lower(b []byte) []byte {
+	if len(b) == 0 {
+		return nil
+	}
+	return bytes.ToLower(bytes.TrimSpace(b))
 }
 
 // inflate decompresses a body that turned out to be gzip.

@@ -50,8 +50,8 @@ type Config struct {
 	IdleTimeout time.Duration
 	// WriteTimeout is how long a client may take to read one answer. Default 30 s.
 	WriteTimeout time.Duration
-	// AnswerTimeout is how long a request waits for the outcome of its events; after it the answer is 503 and the
-	// outcome is open. Default 30 s.
+	// AnswerTimeout is how long, and up to an eighth longer, a request waits for the outcome of its events; after it the
+	// answer is 503 and the outcome is open. Default 30 s.
 	AnswerTimeout time.Duration
 }
 
