@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"sluice/pipeline/outbox"
@@ -31,6 +34,10 @@ func runPipeline(ctx context.Context, args []string, env environment) error {
 // run is the process: the admin address first, so that the start can be watched; then the database, the stages, and the
 // stop in the opposite direction.
 func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
+	// SIGHUP is for whoever watches the rules. It ends no process that has none, or that starts or drains.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	reg := newRegistry()
 	ready := &readiness{}
 	pages := &books{}

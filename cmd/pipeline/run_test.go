@@ -267,8 +267,8 @@ func TestBooksBalance(t *testing.T) {
 	if b.difference() != 0 || b.inFlight != 0 || b.received == 0 {
 		t.Errorf("the books differ by %g: %+v", b.difference(), b)
 	}
-	if refused.Load() > 0 != (b.refused > 0) {
-		t.Errorf("%d requests were refused, %g events by the books", refused.Load(), b.refused)
+	if got := s.sum("pipeline_ingest_overloaded_requests_total", `tenant="1"`); int64(got) != refused.Load() {
+		t.Errorf("%d requests were refused, %g by the metrics", refused.Load(), got)
 	}
 	if events != int64(b.stored) || events != 16*30*10 {
 		t.Errorf("%d rows, %g stored by the books, want %d", events, b.stored, 16*30*10)
@@ -481,6 +481,20 @@ func TestEmbeddedPostgresDefault(t *testing.T) {
 	node = startNode(t, "", "--data-dir", dir)
 	if got := stored(t, connect(t, node.Database)); got["kept"] != 1 {
 		t.Errorf("after SIGKILL: %v, want the event", got)
+	}
+	signalNode(t, node, syscall.SIGTERM)
+	if got := exit(t, node, time.Minute); got != 0 {
+		t.Errorf("exit status %d, want 0", got)
+	}
+}
+
+// SIGHUP asks for the rules to be read again; a node that has none goes on.
+func TestHangupWithoutRules(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, pgtest.URL(t))
+	signalNode(t, node, syscall.SIGHUP)
+	if r := postEvents(client(t), node.Events(), testEvent("after", time.Now())); r.err != nil || r.status != 200 {
+		t.Errorf("after SIGHUP: status %d, %v; want 200", r.status, r.err)
 	}
 	signalNode(t, node, syscall.SIGTERM)
 	if got := exit(t, node, time.Minute); got != 0 {

@@ -101,6 +101,19 @@ func (b *Buffer) Fill() float64 {
 	return float64(b.used) / float64(b.cfg.MaxBytes)
 }
 
+// Room says, and takes nothing, whether a request of about so many bytes would be refused now, by the error of Add. So a
+// caller need not make events of what will not fit. An empty buffer leaves the decision to Add.
+func (b *Buffer) Room(bytes int) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.used == 0 || b.used+bytes <= b.cfg.MaxBytes {
+		return nil
+	}
+	return &pipeline.Overloaded{RetryAfter: b.rate.timeFor(b.used, time.Now()), Remedy: remedy}
+}
+
+const remedy = "the buffer is full: raise buffer.max-bytes, or make the database faster"
+
 // admit puts a request into a batch, and says into which and where its events begin there.
 func (b *Buffer) admit(r request, now time.Time) (in *batch, at int, err error) {
 	for i := range r.events {
@@ -113,7 +126,7 @@ func (b *Buffer) admit(r request, now time.Time) (in *batch, at int, err error) 
 	}
 	if b.used+r.bytes > b.cfg.MaxBytes {
 		b.m.refused.Add(float64(len(r.events)))
-		remedy := "the buffer is full: raise buffer.max-bytes, or make the database faster"
+		remedy := remedy
 		if r.bytes > b.cfg.MaxBytes {
 			remedy = fmt.Sprintf("one request of %d bytes in memory never fits: split it, or raise buffer.max-bytes (%d)", r.bytes, b.cfg.MaxBytes)
 		}

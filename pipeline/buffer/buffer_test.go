@@ -177,6 +177,13 @@ func TestFullBufferAnswersAtOnce(t *testing.T) {
 		if err := b.AddAsync(named("fits", 150)); err != nil {
 			t.Fatal(err)
 		}
+		var over *pipeline.Overloaded
+		if err := b.Room(1 << 15); !errors.As(err, &over) || over.RetryAfter <= 0 {
+			t.Errorf("Room for 32 KiB in a buffer that holds more than half = %v; want Overloaded with a time", err)
+		}
+		if err := b.Room(100); err != nil {
+			t.Errorf("Room for 100 bytes = %v, want none", err)
+		}
 		for _, n := range []int{100, 300} { // no room now, no room ever
 			begin := time.Now()
 			_, err := b.Add(t.Context(), named("over", n))
@@ -194,6 +201,9 @@ func TestFullBufferAnswersAtOnce(t *testing.T) {
 		close(hold)
 		if _, err := b.Add(t.Context(), named("again", 1)); err != nil {
 			t.Errorf("Add after the buffer drained: %v", err)
+		}
+		if err := b.Room(1 << 30); err != nil {
+			t.Errorf("Room in an empty buffer = %v; want Add to decide", err)
 		}
 		if err := stop(); err != nil {
 			t.Error(err)

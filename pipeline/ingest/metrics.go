@@ -10,17 +10,18 @@ import (
 
 // Metrics counts what comes through the door. received = rejected + refused + what the buffer admitted.
 type Metrics struct {
-	received *prometheus.CounterVec
-	rejected *prometheus.CounterVec
-	refused  *prometheus.CounterVec
-	requests *prometheus.CounterVec
-	limited  *prometheus.CounterVec
-	seconds  *prometheus.HistogramVec
-	wire     prometheus.Counter
-	decoded  prometheus.Counter
-	panics   prometheus.Counter
-	inFlight prometheus.Gauge
-	reading  prometheus.Gauge
+	received   *prometheus.CounterVec
+	rejected   *prometheus.CounterVec
+	refused    *prometheus.CounterVec
+	requests   *prometheus.CounterVec
+	limited    *prometheus.CounterVec
+	overloaded *prometheus.CounterVec
+	seconds    *prometheus.HistogramVec
+	wire       prometheus.Counter
+	decoded    prometheus.Counter
+	panics     prometheus.Counter
+	inFlight   prometheus.Gauge
+	reading    prometheus.Gauge
 
 	// Looking labels up costs more than counting, so what was found is kept.
 	tenants  sync.Map // int32 -> prometheus.Counter
@@ -46,16 +47,17 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return g
 	}
 	m := &Metrics{
-		received: counters("pipeline_ingest_received_events_total", "Events in requests that could be decoded.", "tenant"),
-		rejected: counters("pipeline_ingest_rejected_events_total", "Events that can never be stored as they are, by why.", "tenant", "reason"),
-		refused:  counters("pipeline_ingest_refused_events_total", "Valid events that were not taken, to be sent again, by why.", "tenant", "cause"),
-		requests: counters("pipeline_ingest_requests_total", "Requests answered, by status code.", "status"),
-		limited:  counters("pipeline_ingest_rate_limited_requests_total", "Requests refused since the tenant was over its limits, before their events were counted.", "tenant"),
-		wire:     counter("pipeline_ingest_body_bytes_total", "Bytes of request bodies as they came over the wire."),
-		decoded:  counter("pipeline_ingest_decoded_bytes_total", "Bytes of request bodies after decompression."),
-		panics:   counter("pipeline_ingest_panics_total", "Requests that hit a bug of ours and were answered 500; see the log."),
-		inFlight: gauge("pipeline_ingest_in_flight_requests", "Requests being answered."),
-		reading:  gauge("pipeline_ingest_reading_bytes", "Memory of the bodies being read and decoded (bound: ingest.max-reading-bytes)."),
+		received:   counters("pipeline_ingest_received_events_total", "Events in requests that could be decoded.", "tenant"),
+		rejected:   counters("pipeline_ingest_rejected_events_total", "Events that can never be stored as they are, by why.", "tenant", "reason"),
+		refused:    counters("pipeline_ingest_refused_events_total", "Valid events that were not taken, to be sent again, by why.", "tenant", "cause"),
+		requests:   counters("pipeline_ingest_requests_total", "Requests answered, by status code.", "status"),
+		limited:    counters("pipeline_ingest_rate_limited_requests_total", "Requests refused since the tenant was over its limits, before their events were counted.", "tenant"),
+		overloaded: counters("pipeline_ingest_overloaded_requests_total", "Requests refused since the buffer was full; nearly always before they were decoded, and then their events are in no counter.", "tenant"),
+		wire:       counter("pipeline_ingest_body_bytes_total", "Bytes of request bodies as they came over the wire."),
+		decoded:    counter("pipeline_ingest_decoded_bytes_total", "Bytes of request bodies after decompression."),
+		panics:     counter("pipeline_ingest_panics_total", "Requests that hit a bug of ours and were answered 500; see the log."),
+		inFlight:   gauge("pipeline_ingest_in_flight_requests", "Requests being answered."),
+		reading:    gauge("pipeline_ingest_reading_bytes", "Memory of the bodies being read and decoded (bound: ingest.max-reading-bytes)."),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "pipeline_ingest_request_duration_seconds",
 			Help:    "From a request's header to its answer, by class of status code (2xx, 4xx, ...).",

@@ -28,6 +28,8 @@ type Buffer interface {
 	Add(ctx context.Context, events []pipeline.Event) ([]pipeline.Verdict, error)
 	// AddAsync returns once there is room in memory.
 	AddAsync(events []pipeline.Event) error
+	// Room gives the error that events of about so many bytes would meet now, nil where there may be room.
+	Room(bytes int) error
 }
 
 // Server answers HTTP requests. It is safe for concurrent use.
@@ -244,6 +246,13 @@ func (s *Server) events(ctx exchange, kind string) {
 	if !later && !s.admit(ctx, tenant, ok) {
 		return
 	}
+	// Before the body is read, so that a refusal costs little when it has to: its length stands for what its events weigh.
+	if !later && !ctx.shape.holds {
+		if err := s.buffer.Room(max(0, header.ContentLength())); err != nil {
+			s.overloaded(ctx, tenant, err)
+			return
+		}
+	}
 	b, failed := s.reader.read(ctx.RequestCtx)
 	if failed != nil {
 		s.fail(ctx, failed)
@@ -400,6 +409,12 @@ func (s *Server) refuse(ctx exchange, tenant int32, err error, n int) {
 		s.unavailable(ctx, err)
 		return
 	}
+	s.overloaded(ctx, tenant, err)
+}
+
+// overloaded answers for events that there is no room for.
+func (s *Server) overloaded(ctx exchange, tenant int32, err error) {
+	s.metrics.overloaded.WithLabelValues(tenantLabel(tenant)).Inc()
 	wait := time.Second
 	if full := (*pipeline.Overloaded)(nil); errors.As(err, &full) {
 		wait = full.RetryAfter

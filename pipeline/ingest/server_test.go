@@ -38,6 +38,19 @@ type memory struct {
 	inside chan struct{} // told of each call
 
 	discard bool // keep nothing
+	full    bool // Room says so
+
+	asked int // the bytes that Room was asked for last
+}
+
+func (m *memory) Room(bytes int) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.asked = bytes
+	if m.full {
+		return &pipeline.Overloaded{RetryAfter: 7 * time.Second}
+	}
+	return nil
 }
 
 func (m *memory) take(events []pipeline.Event) ([]pipeline.Verdict, error) {
@@ -357,6 +370,40 @@ func TestWhatTheBufferSaysBecomesTheStatus(t *testing.T) {
 		}
 	}
 	books(t, d, "1", 16, 8, 4)
+}
+
+// A request that there is no room for is refused before its body is looked at, and its events are in no counter. The
+// body is read off the connection, which goes on. Where the key is in the body it has to be decoded first, and clients that
+// lose what is refused wait for room.
+func TestRefusedBeforeDecoding(t *testing.T) {
+	m := &memory{full: true}
+	d := open(t, m, Auth{}, nil)
+	c, r := d.raw("")
+	body := strings.Repeat("no JSON ", 50_000)
+	for range 2 {
+		fmt.Fprintf(c, "POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+		res, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.Copy(io.Discard, res.Body)
+		if after, _ := strconv.Atoi(res.Header.Get("Retry-After")); res.StatusCode != 429 || after < 7 || res.Close {
+			t.Errorf("no room: %d, Retry-After %d, close %v; want 429, 7 or more, and an open connection", res.StatusCode, after, res.Close)
+		}
+	}
+	if m.asked != len(body) {
+		t.Errorf("asked for room for %d bytes, want %d", m.asked, len(body))
+	}
+	if got := testutil.ToFloat64(d.metrics.overloaded.WithLabelValues("1")); got != 2 {
+		t.Errorf("%v requests counted as overloaded, want 2", got)
+	}
+	if got := testutil.ToFloat64(d.metrics.decoded); got != 0 {
+		t.Errorf("%v bytes decoded, want none", got)
+	}
+	books(t, d, "1", 0, 0, 0)
+	if got := d.do("POST", "/batch/", strings.NewReader(`{"api_key":"k","batch":[{"event":"x","distinct_id":"u"}]}`)); got.status != 200 {
+		t.Errorf("a shape that waits for room: %d %s; want 200", got.status, got.body)
+	}
 }
 
 func TestAnswerTimeout(t *testing.T) {
