@@ -40,8 +40,6 @@ func (db *Database) promise(ctx context.Context, n int, due time.Duration) error
 	return nil
 }
 
-const releaseSQL = `update outbox set run_after = now()`
-
 // claim measures leasing and recording alone, without a network, beside two plain updates of the same rows.
 func (l *lab) claim(ctx context.Context) ([]Result, error) {
 	const batch = 1000
@@ -131,9 +129,10 @@ func (db *Database) finished(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-// awaitSent waits until no message is left to be sent. It returns with an error where nothing moves for a minute. While
-// messages arrive it does not ask the database, whose work for the answer would be measured too.
-func (db *Database) awaitSent(ctx context.Context, r *receiver) error {
+// awaitSent waits until no message is left to be sent. It returns with an error where nothing moves for a minute. Before
+// the receiver got as many requests as are expected it does not ask the database, whose work for the answer would be
+// measured too.
+func (db *Database) awaitSent(ctx context.Context, r *receiver, expected int64) error {
 	const openSQL = `select exists (select from outbox where status in ('pending', 'failed'))`
 	moved, last := time.Now(), int64(-1)
 	for open := true; open; {
@@ -142,12 +141,14 @@ func (db *Database) awaitSent(ctx context.Context, r *receiver) error {
 			return ctx.Err()
 		case <-time.After(5 * time.Millisecond):
 		}
-		if requests, _ := r.counts(); requests != last {
+		requests, _ := r.counts()
+		if requests != last {
 			moved, last = time.Now(), requests
-			continue
-		}
-		if time.Since(moved) > time.Minute {
+		} else if time.Since(moved) > time.Minute {
 			return fmt.Errorf("bench: nothing was delivered for a minute, %d requests so far", last)
+		}
+		if requests < expected {
+			continue
 		}
 		if err := db.Pool.QueryRow(ctx, openSQL).Scan(&open); err != nil {
 			return err
@@ -230,17 +231,33 @@ func (l *lab) sendBare(ctx context.Context, url string, n int) (b bareRun, err e
 	return b, nil
 }
 
-// deliverOnce makes n messages and waits until the program has sent and recorded them. They become due all at once,
-// after the table has been made ready.
+// promiseAhead makes n messages that fall due all at once, resets r, and returns when they do.
+func (db *Database) promiseAhead(ctx context.Context, r *receiver, n int) error {
+	const leftSQL = `select extract(epoch from min(run_after) - now())::float8 from outbox`
+	left := -1.0
+	for due := time.Second + time.Duration(n)*100*time.Microsecond; left < 0; due *= 2 { // until there was time enough
+		if err := db.promise(ctx, n, due); err != nil {
+			return err
+		}
+		if err := db.Pool.QueryRow(ctx, leftSQL).Scan(&left); err != nil {
+			return fmt.Errorf("bench: %w", err)
+		}
+	}
+	r.reset(nil)
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(time.Duration(left * float64(time.Second))):
+		return nil
+	}
+}
+
+// deliverOnce makes n messages and waits until the program has sent and recorded them.
 func (l *lab) deliverOnce(ctx context.Context, p *Program, sink *receiver, n int) (rate float64, cpu CPU, books Books, err error) {
-	if err := l.db.promise(ctx, n, time.Hour); err != nil {
+	if err := l.db.promiseAhead(ctx, sink, n); err != nil {
 		return 0, cpu, books, err
 	}
-	sink.reset(nil)
-	if _, err := l.db.Pool.Exec(ctx, releaseSQL); err != nil {
-		return 0, cpu, books, err
-	}
-	spent, err := measure(l.db, p.Pid(), func() error { return l.db.awaitSent(ctx, sink) })
+	spent, err := measure(l.db, p.Pid(), func() error { return l.db.awaitSent(ctx, sink, int64(n)) })
 	if err != nil {
 		return 0, cpu, books, fmt.Errorf("%w\n%s", err, p.Tail(5))
 	}
@@ -278,7 +295,7 @@ func (l *lab) trip(ctx context.Context, rate float64) (_ []Result, err error) {
 		if err := l.warm(ctx, s); err != nil {
 			return r, err
 		}
-		if err := l.db.awaitSent(ctx, sink); err != nil {
+		if err := l.db.awaitSent(ctx, sink, 0); err != nil {
 			return r, err
 		}
 		l.next("%s", title)
@@ -290,7 +307,7 @@ func (l *lab) trip(ctx context.Context, rate float64) (_ []Result, err error) {
 			if err != nil {
 				return t, err
 			}
-			return t, l.db.awaitSent(ctx, sink)
+			return t, l.db.awaitSent(ctx, sink, 0)
 		}); err != nil {
 			return r, err
 		}
