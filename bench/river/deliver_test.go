@@ -219,7 +219,7 @@ func (m *machine) own(b *testing.B) float64 {
 	if n := m.left(b, `select count(*) from outbox where status = 'sent'`); n != messages {
 		b.Fatalf("%d recorded as sent; want %d", n, messages)
 	}
-	if n := m.left(b, `select count(*) from outbox_attempts`); n != messages {
+	if n := m.left(b, `select count(*) from outbox_all_attempts`); n != messages {
 		b.Fatalf("%d attempts on record; want %d", n, messages)
 	}
 	return rate

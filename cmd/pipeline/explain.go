@@ -372,7 +372,7 @@ func (x *explainer) changed(rule, hash string) string {
 }
 
 func (x *explainer) attempts(ctx context.Context, message int64) error {
-	rows, err := x.conn.Query(ctx, `select attempt, started_at, latency_seconds, status, http_status, coalesce(error, '') from outbox_attempts
+	rows, err := x.conn.Query(ctx, `select attempt, started_at, latency_seconds, status, http_status, coalesce(error, '') from outbox_all_attempts
 		where message_id = $1 order by started_at`, message)
 	if err != nil {
 		return err

@@ -18,7 +18,8 @@ type Config struct {
 	// GaugeInterval is how often the backlog is counted for the metrics; claim.gauge-interval, default 15 s (counting
 	// costs about 0.1 s for a million waiting rows).
 	GaugeInterval time.Duration
-	// KeepAttempts is how long the record of an attempt stays; claim.keep-attempts, default 168h (a week). 0 keeps them for
+	// KeepAttempts is how long the record of an attempt stays, but for the one by which a message was sent, which stands in
+	// its row; claim.keep-attempts, default 168h (a week). 0 keeps them for
 	// ever.
 	KeepAttempts time.Duration
 }

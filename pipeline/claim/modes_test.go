@@ -28,21 +28,23 @@ func TestExecModes(t *testing.T) {
 		}
 		defer other.Close()
 		q := newQueue(t, other)
-		insert(t, pool, "crm", 3)
+		insert(t, pool, "crm", 4)
 		leases, err := q.Claim(t.Context(), map[string]int{"crm": 10})
-		if err != nil || len(leases) != 3 {
-			t.Errorf("%s: Claim = %d leases, %v; want 3", mode, len(leases), err)
+		if err != nil || len(leases) != 4 {
+			t.Errorf("%s: Claim = %d leases, %v; want 4", mode, len(leases), err)
 			continue
 		}
 		if string(leases[0].Payload) != `{"i": 1}` || leases[0].Headers["X-Shop"] != "demo" {
 			t.Errorf("%s: lease = %+v", mode, leases[0])
 		}
-		if ends, err := q.Extend(t.Context(), leases); err != nil || len(ends) != 3 {
-			t.Errorf("%s: Extend = %v, %v; want 3 ends", mode, ends, err)
+		if ends, err := q.Extend(t.Context(), leases); err != nil || len(ends) != 4 {
+			t.Errorf("%s: Extend = %v, %v; want 4 ends", mode, ends, err)
 		}
 		failed := result(leases[0], pipeline.Failed)
 		failed.Error, failed.StartedAt, failed.RetryIn = `quotes ' " \ and ☕`, time.Now(), time.Hour
-		if late, err := q.Finish(t.Context(), []pipeline.Result{failed, result(leases[1], pipeline.Dead)}); err != nil || late != 0 {
+		sent := result(leases[3], pipeline.Sent)
+		sent.HTTPStatus, sent.StartedAt, sent.Latency = 204, time.Now(), time.Millisecond
+		if late, err := q.Finish(t.Context(), []pipeline.Result{failed, result(leases[1], pipeline.Dead), sent}); err != nil || late != 0 {
 			t.Errorf("%s: Finish = %d late, %v", mode, late, err)
 		}
 		if got := value(t, pool, `select last_error from outbox where status = 'failed'`); got != failed.Error {
@@ -53,8 +55,10 @@ func TestExecModes(t *testing.T) {
 				t.Errorf("%s: %s: %v", mode, name, err)
 			}
 		}
-		if row, attempts, err := Show(t.Context(), other, leases[0].ID); err != nil || row.Status != "failed" || len(attempts) != 1 {
-			t.Errorf("%s: Show = %s, %d attempts, %v", mode, row.Status, len(attempts), err)
+		for i, want := range map[int]string{0: "failed", 3: "sent"} {
+			if row, attempts, err := Show(t.Context(), other, leases[i].ID); err != nil || row.Status != want || len(attempts) != 1 || attempts[0].Status != want {
+				t.Errorf("%s: Show = %s, attempts %+v, %v; want %s, and one attempt", mode, row.Status, attempts, err, want)
+			}
 		}
 		if n, _, err := Retry(t.Context(), other, Filter{Statuses: []string{"dead"}}, 0, 10); err != nil || n != 1 {
 			t.Errorf("%s: Retry = %d, %v; want 1", mode, n, err)
@@ -62,7 +66,7 @@ func TestExecModes(t *testing.T) {
 		if n, _, err := Discard(t.Context(), other, Filter{IDs: []int64{leases[2].ID}}, 0, 10); err != nil || n != 1 {
 			t.Errorf("%s: Discard = %d, %v; want 1", mode, n, err)
 		}
-		if groups, err := Count(t.Context(), other, Filter{}); fmt.Sprint(groups) != "[{crm failed 1} {crm pending 1} {crm skipped 1}]" {
+		if groups, err := Count(t.Context(), other, Filter{}); fmt.Sprint(groups) != "[{crm failed 1} {crm pending 1} {crm sent 1} {crm skipped 1}]" {
 			t.Errorf("%s: Count = %v, %v", mode, groups, err)
 		}
 	}

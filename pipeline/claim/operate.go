@@ -113,7 +113,7 @@ type Attempt struct {
 
 const attemptsSQL = `
 select coalesce(attempt, 0), started_at, latency_seconds, status, coalesce(http_status, 0), coalesce(error, '')
-from outbox_attempts
+from outbox_all_attempts
 where message_id = $1
 order by started_at`
 
@@ -169,21 +169,27 @@ func Count(ctx context.Context, db DB, f Filter) ([]Group, error) {
 }
 
 // retrySQL makes messages due. What was final starts anew, as another redrive; what waits for its next attempt keeps its
-// count. Messages under a lease are left to their worker.
+// count. Messages under a lease are left to their worker. The attempt by which one was sent moves to the others.
 const retrySQL = `
 with picked as materialized (
-    select message_id
+    select message_id, attempts, attempt_started_at, attempt_seconds, attempt_http_status
     from outbox` + whereSQL + `
         and message_id > $10 and (locked_until is null or locked_until <= now())
     order by message_id
     limit $11
     for update
+), moved as (
+    insert into outbox_attempts (message_id, attempt, started_at, latency_seconds, status, http_status)
+    select message_id, attempts, attempt_started_at, attempt_seconds, 'sent', attempt_http_status
+    from picked
+    where attempt_started_at is not null
 )
 update outbox
 set status = case when status in ('pending', 'failed') then status else 'pending' end,
     attempts = case when status in ('pending', 'failed') then attempts else 0 end,
     redrives = redrives + case when status in ('pending', 'failed') then 0 else 1 end,
-    run_after = now(), finished_at = null, locked_until = null, lease_token = null
+    run_after = now(), finished_at = null, locked_until = null, lease_token = null,
+    attempt_started_at = null, attempt_seconds = null, attempt_http_status = null
 where message_id = any (array(select message_id from picked))
 returning message_id`
 

@@ -109,6 +109,30 @@ func TestRetry(t *testing.T) {
 	}
 }
 
+// The attempt by which a message was sent stays on record when an operator has it sent again.
+func TestRetryKeepsTheSentAttempt(t *testing.T) {
+	pool := pgtest.New(t)
+	q := newQueue(t, pool)
+	insert(t, pool, "crm", 1)
+	for i := range 2 {
+		r := result(claim(t, q, "crm", 1)[0], pipeline.Sent)
+		r.HTTPStatus, r.StartedAt, r.Latency = 200+i, time.Now(), 30*time.Millisecond
+		finish(t, q, r)
+		_, attempts, err := Show(t.Context(), pool, r.MessageID)
+		if err != nil || len(attempts) != i+1 {
+			t.Fatalf("Show after %d deliveries = %+v, %v", i+1, attempts, err)
+		}
+		for n, a := range attempts {
+			if a.Number != 1 || a.Status != "sent" || a.HTTPStatus != 200+n || a.Latency.Round(time.Millisecond) != 30*time.Millisecond || time.Since(a.StartedAt) > time.Minute {
+				t.Errorf("attempt %d = %+v", n, a)
+			}
+		}
+		if changed, _, err := Retry(t.Context(), pool, Filter{Statuses: []string{"sent"}}, 0, 1); err != nil || changed != 1 {
+			t.Fatalf("Retry = %d, %v; want 1", changed, err)
+		}
+	}
+}
+
 // A discarded message is final; whoever had it under a lease changes nothing any more.
 func TestDiscard(t *testing.T) {
 	pool := pgtest.New(t)

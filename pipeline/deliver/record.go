@@ -8,7 +8,8 @@ import (
 )
 
 // record writes results to the queue until there are no more, or until ctx ends while the queue refuses them. While
-// one statement runs, the results of the next gather; after a pause, the first one waits RecordWait for others.
+// one statement runs, the results of the next gather; after a pause, the first one waits RecordWait for others, unless
+// nothing else is held.
 func (d *Dispatcher) record(ctx context.Context) {
 	batch := make([]done, 0, d.cfg.RecordBatch)
 	for first := range d.results {
@@ -22,7 +23,7 @@ func (d *Dispatcher) record(ctx context.Context) {
 func (d *Dispatcher) gather(batch []done) []done {
 	timer := time.NewTimer(d.cfg.RecordWait)
 	defer timer.Stop()
-	for len(batch) < d.cfg.RecordBatch {
+	for len(batch) < d.cfg.RecordBatch && len(batch) < int(d.held.Load()) {
 		select {
 		case r, ok := <-d.results:
 			if !ok {
