@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,7 +21,11 @@ by what, what was sent where with which answer, and what happens next.
   pipeline explain EVENT_ID      as it was sent, or as a UUID
   pipeline explain MESSAGE_ID    the number from the outbox, or its idempotency key
 
-Rules are looked at as they are now; a message made by another version of its rule says so.`
+What was stored, decided and sent is read. Why a match made no message is not on record: it is worked out from the rules as they are now and from
+what is still remembered, and says so where that does not tell any more. A message made by another version of its rule says so.
+
+An event is looked up in every partition, and its messages among those made since it arrived; only a key that was used before is looked for in the
+whole outbox.`
 
 func explainCommand(ctx context.Context, args []string, env environment) error {
 	fs := newFlags(env, "explain", explainAbout, "pipeline explain order-4711 --rules rules/shop.yaml\npipeline explain 12345")
@@ -141,7 +144,12 @@ func (x *explainer) event(ctx context.Context, id pipeline.UUID) (found bool, er
 		}
 	}
 	x.say("\nMessages because of it:")
-	n, err := x.messages(ctx, `tenant_id = $1 and event_id = $2`, x.tenant, id)
+	earliest := events[0].ReceivedAt
+	first, err := x.messageAt(ctx, earliest.Add(-clockSlack))
+	if err != nil {
+		return true, err
+	}
+	n, err := x.messages(ctx, `message_id >= $1 and tenant_id = $2 and event_id = $3`, first, x.tenant, id)
 	if n == 0 && err == nil {
 		x.say("  none")
 	}
@@ -175,7 +183,7 @@ func (x *explainer) rules(ctx context.Context, e pipeline.Event) error {
 		return nil
 	}
 	looks := x.set.Explain(evaluate.DefaultConfig(), e)
-	x.say("\nRules that listen to %s, as they are now:", e.Name)
+	x.say("\nRules that listen to %s, as they are now (worked out again, not read from a record):", e.Name)
 	if len(looks) == 0 {
 		x.say("  none")
 	}
@@ -232,7 +240,12 @@ func (x *explainer) timer(ctx context.Context, l evaluate.Look) error {
 		x.say("    it does not wait: it was cancelled at %s", stamp(*cancel))
 	case done != nil:
 		x.say("    it has run out and was decided about; the messages of this rule for the key are:")
-		n, err := x.messages(ctx, `tenant_id = $1 and rule_id = $2 and (dedupe_key = $3 or dedupe_key like $3 || '@%')`, x.tenant, l.Rule, l.Key)
+		first, err := x.messageAt(ctx, trigger.Add(-clockSlack))
+		if err != nil {
+			return err
+		}
+		n, err := x.messages(ctx, `message_id >= $1 and tenant_id = $2 and rule_id = $3 and (dedupe_key = $4 or starts_with(dedupe_key, $4 || '@'))`,
+			first, x.tenant, l.Rule, l.Key)
 		if n == 0 && err == nil {
 			x.say("    none, or they were pruned")
 		}
@@ -241,67 +254,16 @@ func (x *explainer) timer(ctx context.Context, l evaluate.Look) error {
 	return nil
 }
 
-// suppressed looks for what kept a match from becoming a message.
-func (x *explainer) suppressed(ctx context.Context, e pipeline.Event, l evaluate.Look) error {
-	var made int
-	if err := x.conn.QueryRow(ctx, `select count(*) from outbox where tenant_id = $1 and rule_id = $2 and event_id = $3`, x.tenant, l.Rule, e.ID).Scan(&made); err != nil || made > 0 {
-		return err
-	}
-	var id int64
-	var event *pipeline.UUID
-	var at time.Time
-	err := x.conn.QueryRow(ctx, `select message_id, event_id, created_at from outbox where tenant_id = $1 and rule_id = $2 and dedupe_key = $3
-		order by message_id limit 1`, x.tenant, l.Rule, l.Key).Scan(&id, &event, &at)
-	if err == nil {
-		x.say("    suppressed as a duplicate: the key was used at %s by message %d", stamp(at), id)
-		return nil
-	}
-	if !errors.Is(err, pgx.ErrNoRows) {
-		return err
-	}
-	remembered := l.Ledger == pipeline.UUID{} && (l.Cooldown > 0 || l.CapMax > 0)
-	if !remembered {
-		if err := x.conn.QueryRow(ctx, `select exists (select from dedupe_keys where tenant_id = $1 and key_hash = $2)`, x.tenant, l.Ledger).Scan(&remembered); err != nil {
-			return err
-		}
-	}
-	if !remembered {
-		x.say("    no decision was recorded: the rule was not in force, or was another version, when the event arrived")
-		return nil
-	}
-	if l.Cooldown == 0 && l.CapMax == 0 {
-		x.say("    the key is remembered, but its message was pruned")
-		return nil
-	}
-	var recent []time.Time
-	var held int64
-	var due *time.Time
-	err = x.conn.QueryRow(ctx, `select recent, suppressed, digest_due_at from rule_subjects where tenant_id = $1 and rule_id = $2 and subject = $3`,
-		x.tenant, l.StateKey, l.Subject).Scan(&recent, &held, &due)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return err
-	}
-	var limits []string
-	if l.Cooldown > 0 {
-		limits = append(limits, fmt.Sprintf("a cooldown of %s", l.Cooldown))
-	}
-	if l.CapMax > 0 {
-		limits = append(limits, fmt.Sprintf("a cap of %d in %s", l.CapMax, l.CapPer))
-	}
-	x.say("    held back by %s for the subject, or its message was pruned", strings.Join(limits, " or "))
-	for _, at := range recent {
-		x.say("      granted at %s", stamp(at))
-	}
-	if due != nil {
-		x.say("      %d held back so far; next: a digest tells so at %s", held, stamp(*due))
-	}
-	return nil
-}
-
 const explainMessagesSQL = `
 select message_id, tenant_id, type, coalesce(rule_id, ''), coalesce(rule_hash, ''), destination, subject_key, dedupe_key, status, attempts,
-	created_at, run_after, locked_until, finished_at, coalesce(last_error, ''), payload::text, idempotency_key::text, event_id, now()
+	created_at, run_after, locked_until, finished_at, coalesce(last_error, ''), payload::text, idempotency_key::text, event_id, recheck is not null, now()
 from outbox where `
+
+// recheckReasons are what sweep.Recheck says, in words.
+var recheckReasons = map[string]string{
+	"cancelled":  "a cancel had come in the meantime",
+	"superseded": "a later trigger had started the wait anew",
+}
 
 // messages tells the story of every message that the condition finds.
 func (x *explainer) messages(ctx context.Context, where string, args ...any) (n int, err error) {
@@ -313,6 +275,7 @@ func (x *explainer) messages(ctx context.Context, where string, args ...any) (n 
 		created, runAfter, now                                                        time.Time
 		locked, finished                                                              *time.Time
 		event                                                                         *pipeline.UUID
+		rechecked                                                                     bool
 	}
 	rows, err := x.conn.Query(ctx, explainMessagesSQL+where+" order by message_id", args...)
 	if err != nil {
@@ -320,7 +283,7 @@ func (x *explainer) messages(ctx context.Context, where string, args ...any) (n 
 	}
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m message, err error) {
 		err = row.Scan(&m.id, &m.tenant, &m.kind, &m.rule, &m.hash, &m.destination, &m.subject, &m.key, &m.status, &m.attempts, &m.created,
-			&m.runAfter, &m.locked, &m.finished, &m.lastError, &m.payload, &m.idem, &m.event, &m.now)
+			&m.runAfter, &m.locked, &m.finished, &m.lastError, &m.payload, &m.idem, &m.event, &m.rechecked, &m.now)
 		return m, err
 	})
 	for _, m := range found {
@@ -343,12 +306,19 @@ func (x *explainer) messages(ctx context.Context, where string, args ...any) (n 
 			x.say("  sent at %s, after %d attempts", stamp(*m.finished), m.attempts)
 		case m.finished != nil && m.status == "skipped":
 			x.say("  skipped at %s: %s", stamp(*m.finished), m.lastError)
+			if why := recheckReasons[m.lastError]; m.rechecked && why != "" {
+				x.say("  That was the look just before sending, at whether the decision still held: %s. It was not sent, and will not be.", why)
+			}
 		case m.status == "dead":
 			x.say("  given up after %d attempts: %s\n  Next: nothing, unless someone runs pipeline outbox retry.", m.attempts, short(m.lastError))
 		case m.locked != nil && m.locked.After(m.now):
 			x.say("  a worker has it until %s", stamp(*m.locked))
 		case m.runAfter.After(m.now):
-			x.say("  next: attempt %d at %s", m.attempts+1, stamp(m.runAfter))
+			unless := ""
+			if m.rechecked {
+				unless = ", unless the look just before finds that it does not hold any more"
+			}
+			x.say("  next: attempt %d at %s%s", m.attempts+1, stamp(m.runAfter), unless)
 		default:
 			x.say("  next: attempt %d, due since %s; if that is long ago, look whether a process with the role deliver runs and knows %s", m.attempts+1, stamp(m.runAfter), m.destination)
 		}

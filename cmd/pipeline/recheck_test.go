@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,6 +57,10 @@ rules:
 		return query1(t, conn, `select count(*) from outbox where subject_key = 'leaves' and status = 'sent'`) == 1 &&
 			query1(t, conn, `select count(*) from outbox where subject_key = 'buys' and status = 'skipped' and last_error = 'cancelled'`) == 1
 	})
+	status, out, errOut := runCommand(t, nil, "explain", "b1", "--rules", rules, "--database-url", url)
+	if want := "the look just before sending, at whether the decision still held: a cancel had come in the meantime"; status != 0 || !strings.Contains(out, want) {
+		t.Errorf("explain: exit status %d, lacks %q:\n%s%s", status, want, out, errOut)
+	}
 	var stats receiverStats
 	getJSON(t, receiver.URL+"/stats", &stats)
 	if stats.Accepted != 1 {
