@@ -303,14 +303,14 @@ func (x *explainer) messages(ctx context.Context, where string, args ...any) (n 
 		}
 		switch {
 		case m.finished != nil && m.status == "sent":
-			x.say("  sent at %s, after %d attempts", stamp(*m.finished), m.attempts)
+			x.say("  sent at %s, after %s", stamp(*m.finished), counted(m.attempts, "attempt"))
 		case m.finished != nil && m.status == "skipped":
 			x.say("  skipped at %s: %s", stamp(*m.finished), m.lastError)
 			if why := recheckReasons[m.lastError]; m.rechecked && why != "" {
 				x.say("  That was the look just before sending, at whether the decision still held: %s. It was not sent, and will not be.", why)
 			}
 		case m.status == "dead":
-			x.say("  given up after %d attempts: %s\n  Next: nothing, unless someone runs pipeline outbox retry.", m.attempts, short(m.lastError))
+			x.say("  given up after %s: %s\n  Next: nothing, unless someone runs pipeline outbox retry.", counted(m.attempts, "attempt"), short(m.lastError))
 		case m.locked != nil && m.locked.After(m.now):
 			x.say("  a worker has it until %s", stamp(*m.locked))
 		case m.runAfter.After(m.now):

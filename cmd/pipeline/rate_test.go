@@ -89,6 +89,10 @@ rules:
 		return query1(t, conn, `select count(*) from outbox where payload ->> 'state' = 'resolved' and status = 'sent'`) == 1 &&
 			query1(t, conn, `select count(*) from outbox where status <> 'sent'`) == 0
 	})
+	eventually(t, "the list says so", func() bool {
+		_, out, _ := runCommand(t, nil, "rules", "list", "--database-url", url)
+		return strings.Contains(strings.Join(strings.Fields(out), " "), "t/failures rate active ok ") || strings.Contains(out, "t/failures is unknown: ")
+	})
 	var decided string
 	if err := conn.QueryRow(t.Context(), `select string_agg(payload ->> 'state', ' ' order by message_id) from outbox`).Scan(&decided); err != nil {
 		t.Fatal(err)

@@ -202,13 +202,19 @@ func testRules(file string, known evaluate.Known, out io.Writer) error {
 const listRulesSQL = `
 select s.rule_id, s.kind, s.state, s.owner, s.hash, extract(epoch from now() - s.seen_at)::bigint,
 	coalesce(s.failing_at > now() - interval '1 minute', false),
-	s.kind = 'rate' and exists (select from rate_fills f where passes = 0 and f.seen_at > now() - interval '1 hour'
-		and (starts_with(f.metric, s.rule_id || '#') or starts_with(f.metric, s.rule_id || ' (shadow)#'))), s.last_error, s.last_error_at,
+	r.health, r.why, s.last_error, s.last_error_at,
 	coalesce(h.evaluated, 0), coalesce(h.messages, 0), coalesce(h.duplicate, 0), coalesce(h.cooldown, 0), coalesce(h.cap, 0), coalesce(h.errors, 0)
 from rule_status s left join lateral (
 	select sum(evaluated)::bigint evaluated, sum(messages)::bigint messages, sum(duplicate)::bigint duplicate, sum(cooldown)::bigint cooldown,
 		sum(cap)::bigint cap, sum(errors)::bigint errors
 	from rule_hours where rule_id = s.rule_id and hour > now() - interval '1 day') h on true
+left join lateral (
+	select case when bool_or(f.passes = 0) then 'counting' when bool_or(t.firing) then 'firing' when bool_or(t.state ->> 'state' = 'pending') then 'pending'
+			when bool_or(t.state ->> 'state' = 'ok') then 'ok' else 'unknown' end as health,
+		coalesce(max(t.state -> 'last' ->> 'unknown'), 'nothing was counted yet') as why
+	from rate_fills f left join rate_states t using (metric)
+	where f.seen_at > now() - interval '1 hour' and (starts_with(f.metric, s.rule_id || '#') or starts_with(f.metric, s.rule_id || ' (shadow)#'))) r
+	on s.kind = 'rate'
 order by s.seen_at < now() - interval '1 minute', s.rule_id`
 
 // listRules prints one line a rule, and the last error of those that had one in the last day.
@@ -221,12 +227,14 @@ func listRules(ctx context.Context, conn *pgx.Conn, out io.Writer) error {
 	var lastError *string
 	var lastErrorAt *time.Time
 	var seen, evaluated, messages, duplicate, cooldown, capped, failures int64
-	var failing, counting bool
+	var rate, unknown *string // only of rate rules
+	var failing bool
+	var notes strings.Builder
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	var errs strings.Builder
 	fmt.Fprintln(table, "RULE\tKIND\tSTATE\tHEALTH\tOWNER\tVERSION\tEVENTS\tMESSAGES\tDUPLICATE\tCOOLDOWN\tCAP\tERRORS")
 	n := 0
-	_, err = pgx.ForEachRow(rows, []any{&rule, &kind, &state, &owner, &hash, &seen, &failing, &counting, &lastError, &lastErrorAt, &evaluated, &messages,
+	_, err = pgx.ForEachRow(rows, []any{&rule, &kind, &state, &owner, &hash, &seen, &failing, &rate, &unknown, &lastError, &lastErrorAt, &evaluated, &messages,
 		&duplicate, &cooldown, &capped, &failures}, func() error {
 		n++
 		health := "ok"
@@ -235,8 +243,10 @@ func listRules(ctx context.Context, conn *pgx.Conn, out io.Writer) error {
 			health, state = "-", fmt.Sprintf("not in force for %s", (time.Duration(seen)*time.Second).Round(time.Minute))
 		case failing:
 			health = "failing"
-		case counting: // its events of before it came into force; it is not judged yet
-			health = "counting"
+		case rate != nil:
+			if health = *rate; health == "unknown" {
+				fmt.Fprintf(&notes, "%s is unknown: %s\n", rule, *unknown)
+			}
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", rule, kind, state, health, owner, hash, evaluated, messages,
 			duplicate, cooldown, capped, failures)
@@ -256,6 +266,9 @@ func listRules(ctx context.Context, conn *pgx.Conn, out io.Writer) error {
 		return err
 	}
 	fmt.Fprintln(out, "\nCounts are those of the last 24 hours. Events: looked at. Duplicate, cooldown, cap: matches that made no message.")
+	if notes.Len() > 0 {
+		fmt.Fprintf(out, "\n%s", notes.String())
+	}
 	if errs.Len() > 0 {
 		fmt.Fprintf(out, "\nLast errors:\n%s", errs.String())
 	}

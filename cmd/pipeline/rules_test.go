@@ -54,7 +54,8 @@ func TestRulesList(t *testing.T) {
 	startNode(t, url, writeRules(t, "http://127.0.0.1:9/", "[1s]")...)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		status, out, errOut := runCommand(t, nil, "rules", "list", "--database-url", url)
-		if status == 0 && strings.Contains(out, "shop/big-purchase") && strings.Contains(out, "team-sales") && strings.Contains(out, "absence") {
+		if status == 0 && strings.Contains(out, "shop/big-purchase") && strings.Contains(out, "team-sales") && strings.Contains(out, "absence") &&
+			strings.Contains(out, "shop/conversion-drop is unknown: nothing was counted yet") {
 			return
 		}
 		if time.Now().After(deadline) {
