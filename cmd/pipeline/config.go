@@ -112,7 +112,7 @@ func (c *config) settings() []*setting {
 		{key: "buffer.max-bytes", value: &c.buffer.MaxBytes, unit: "bytes", doc: "bound on the events in memory, from the request until their batch is committed; past it requests are refused with 429"},
 		{key: "buffer.max-events", value: &c.buffer.MaxEvents, unit: "events", auto: true, doc: "a batch is sealed at so many events; auto starts at 2000"},
 		{key: "buffer.max-batch-bytes", value: &c.buffer.MaxBatchBytes, unit: "bytes", doc: "a batch is sealed at this size"},
-		{key: "buffer.max-wait", value: &c.buffer.MaxWait, auto: true, doc: "a batch is sealed at this age, while another is being written; otherwise it is written at once. auto follows the time of a COMMIT"},
+		{key: "buffer.max-wait", value: &c.buffer.MaxWait, auto: true, doc: "a batch is sealed at this age, while another is being written; otherwise it is written at once. auto follows the time that a batch takes"},
 		{key: "buffer.writers", value: &c.buffer.Writers, unit: "writers", auto: true, doc: "batches written at the same time, one connection each; auto starts at 2"},
 		{key: "buffer.auto-max-events", value: &c.buffer.AutoMaxEvents, unit: "events", doc: "the most that auto makes of buffer.max-events"},
 		{key: "buffer.auto-max-wait", value: &c.buffer.AutoMaxWait, doc: "the most that auto makes of buffer.max-wait"},

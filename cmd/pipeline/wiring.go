@@ -147,8 +147,7 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 			failed(err)
 		}
 		p.usage = func() buffer.Usage {
-			n, took := writer.Commits()
-			return buffer.Usage{Commit: took, Commits: n, CPU: processCPU(), Cores: runtime.GOMAXPROCS(0)}
+			return buffer.Usage{Commit: writer.Committing(), CPU: processCPU(), Cores: runtime.GOMAXPROCS(0)}
 		}
 		p.server, err = ingest.New(cfg.ingest, p.buffer, p.auth, ingest.NewMetrics(reg), log)
 		failed(err)

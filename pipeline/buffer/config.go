@@ -34,7 +34,7 @@ type Config struct {
 	// copy that a writer holds small where events are large).
 	MaxBatchBytes int
 	// MaxWait seals a batch that nobody takes earlier: the longest that an event waits for company while a writer is
-	// free. Where no batch is being written there is no wait at all. Default Auto: as long as a COMMIT takes, from 1 ms
+	// free. Where no batch is being written there is no wait at all. Default Auto: as long as a batch takes, from 1 ms
 	// to AutoMaxWait.
 	MaxWait time.Duration
 	// Writers is how many batches are written at the same time. Default Auto: 2, and up to AutoWriters where that is

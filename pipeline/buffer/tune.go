@@ -9,9 +9,8 @@ import (
 
 // Usage is what others have used since the process began.
 type Usage struct {
-	// Commit is the time that writes spent waiting for COMMIT, and Commits how many there were.
-	Commit  time.Duration
-	Commits int
+	// Commit is the time that writes spent waiting for COMMIT.
+	Commit time.Duration
 	// CPU is this process's time on a processor, of Cores.
 	CPU   time.Duration
 	Cores int
@@ -42,8 +41,8 @@ func (b *Buffer) Tune(ctx context.Context, usage func() Usage, log *slog.Logger)
 		now := time.Now()
 		u, w := usage(), b.worked(now)
 		s := sample{
-			span: now.Sub(at), busy: w.busy - did.busy, events: w.events - did.events, waiting: w.waiting,
-			commit: u.Commit - used.Commit, commits: u.Commits - used.Commits, cpu: u.CPU - used.CPU, cores: u.Cores,
+			span: now.Sub(at), busy: w.busy - did.busy, events: w.events - did.events, batches: w.batches - did.batches, waiting: w.waiting,
+			commit: u.Commit - used.Commit, cpu: u.CPU - used.CPU, cores: u.Cores,
 		}
 		at, used, did = now, u, w
 		before := t.knobs
@@ -117,9 +116,9 @@ type sample struct {
 	span    time.Duration
 	busy    time.Duration
 	events  int
+	batches int
 	waiting int
 	commit  time.Duration
-	commits int
 	cpu     time.Duration
 	cores   int
 }
@@ -254,13 +253,14 @@ func (t *tuner) step(s sample) {
 	}
 }
 
-// follow lets the wait follow the time of a COMMIT: waiting for company as long as that takes at most doubles it. It
-// stays where it is within a quarter, so that it does not move all the time.
+// follow lets the wait follow the time that a batch takes to write: waiting for company as long as that at most doubles
+// it, and below full load a second writer then starts where the first takes longer than usual, not with every few events
+// that arrive meanwhile. It stays where it is within a quarter, so that it does not move all the time.
 func (t *tuner) follow(s sample) {
-	if s.commits == 0 {
+	if s.batches == 0 {
 		return
 	}
-	if d := s.commit/time.Duration(s.commits) - t.knobs.maxWait; max(d, -d) > t.knobs.maxWait/4 {
+	if d := s.busy/time.Duration(s.batches) - t.knobs.maxWait; max(d, -d) > t.knobs.maxWait/4 {
 		t.knobs.maxWait = min(max(t.knobs.maxWait+d/2, t.least.maxWait), t.most.maxWait)
 	}
 }

@@ -43,18 +43,18 @@ func TestTuner(t *testing.T) {
 	least, most := knobs{2, 2000, time.Millisecond}, knobs{4, 8000, 50 * time.Millisecond}
 	const s = time.Second
 	idle := func(knobs) sample {
-		return sample{span: s, busy: s / 5, events: 1000, commit: 300 * time.Millisecond, commits: 100}
+		return sample{span: s, busy: s / 5, events: 1000, batches: 100, commit: 300 * time.Millisecond}
 	}
 	// A disk: each writer brings as much as the others. A processor: more writers bring nothing. Batches: only larger ones do.
 	disk := func(k knobs) sample {
-		return sample{span: s, busy: s * time.Duration(k.writers), events: 10_000 * k.writers, waiting: 10_000,
-			commit: 9 * s / 10 * time.Duration(k.writers), commits: 5 * k.writers}
+		return sample{span: s, busy: s * time.Duration(k.writers), events: 10_000 * k.writers, batches: 5 * k.writers, waiting: 10_000,
+			commit: 9 * s / 10 * time.Duration(k.writers)}
 	}
 	processor := func(k knobs) sample {
-		return sample{span: s, busy: s * time.Duration(k.writers), events: 40_000, waiting: 10_000, commit: s / 10, commits: 100}
+		return sample{span: s, busy: s * time.Duration(k.writers), events: 40_000, batches: 100, waiting: 10_000, commit: s / 10}
 	}
 	batches := func(k knobs) sample {
-		return sample{span: s, busy: s * time.Duration(k.writers), events: 10 * k.maxEvents, waiting: 10_000, commit: s, commits: 20}
+		return sample{span: s, busy: s * time.Duration(k.writers), events: 10 * k.maxEvents, batches: 20, waiting: 10_000, commit: s}
 	}
 	type phase struct {
 		sample func(knobs) sample
@@ -67,12 +67,12 @@ func TestTuner(t *testing.T) {
 		limit       limit
 		want        knobs
 	}{
-		{"idle", least, most, []phase{{idle, 100}}, byClients, knobs{2, 2000, 3 * time.Millisecond}},
+		{"idle", least, most, []phase{{idle, 100}}, byClients, knobs{2, 2000, 2 * time.Millisecond}},
 		{"two samples are not enough", least, most, []phase{{idle, 10}, {disk, 2}}, byClients, knobs{2, 2000, 50 * time.Millisecond}},
 		{"disk", least, most, []phase{{disk, 100}}, byCommit, knobs{4, 2000, 50 * time.Millisecond}},
-		{"processor", least, most, []phase{{processor, 60}}, byCPU, knobs{2, 2000, time.Millisecond}},
+		{"processor", least, most, []phase{{processor, 60}}, byCPU, knobs{2, 2000, 20 * time.Millisecond}},
 		{"batches", least, most, []phase{{batches, 200}}, byCommit, knobs{2, 8000, 50 * time.Millisecond}},
-		{"calm again", least, most, []phase{{disk, 100}, {idle, 100}}, byClients, knobs{2, 2000, 3 * time.Millisecond}},
+		{"calm again", least, most, []phase{{disk, 100}, {idle, 100}}, byClients, knobs{2, 2000, 2 * time.Millisecond}},
 		{"fixed", knobs{3, 500, 0}, knobs{3, 500, 0}, []phase{{disk, 100}, {idle, 100}, {processor, 100}}, byCPU, knobs{3, 500, 0}},
 	} {
 		tu := tuner{least: c.least, most: c.most, knobs: c.least, limit: byClients}
@@ -88,7 +88,7 @@ func TestTuner(t *testing.T) {
 		}
 		got := tu.knobs
 		if d := got.maxWait - c.want.maxWait; max(d, -d) <= c.want.maxWait/3 {
-			got.maxWait = c.want.maxWait // it settles near the time of a COMMIT
+			got.maxWait = c.want.maxWait // it settles near the time of a write
 		}
 		if tu.limit != c.limit || got != c.want {
 			t.Errorf("%s: limited by %s with %+v, want %s with %+v", c.name, tu.limit, got, c.limit, c.want)
@@ -108,7 +108,6 @@ func TestTune(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			usage.Commit += 390 * time.Millisecond
-			usage.Commits++
 			return echo(events), nil
 		})
 		var log bytes.Buffer

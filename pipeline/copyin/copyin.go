@@ -44,7 +44,6 @@ type Writer struct {
 	recent *recent
 	misses misses
 
-	commits    atomic.Int64
 	committing atomic.Int64 // nanoseconds
 }
 
@@ -56,10 +55,8 @@ func New(cfg Config, pool *pgxpool.Pool, decide DecideFunc, m *Metrics, log *slo
 	return &Writer{cfg: cfg, pool: pool, decide: decide, m: m, log: log, recent: newRecent(cfg.RecentBytes)}, nil
 }
 
-// Commits says how many COMMITs there were, and how long they took together.
-func (w *Writer) Commits() (n int, took time.Duration) {
-	return int(w.commits.Load()), time.Duration(w.committing.Load())
-}
+// Committing says how long all COMMITs took together.
+func (w *Writer) Committing() time.Duration { return time.Duration(w.committing.Load()) }
 
 // Write stores a batch and gives a verdict for each event, by index. It borrows the slice until it returns. It blocks for
 // at most copyin.deadline; the error is ErrUnavailable. Beside the events it holds one encoded copy of them. A batch that

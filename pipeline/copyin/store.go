@@ -182,7 +182,6 @@ func (w *Writer) attempt(ctx context.Context, b *batch, recorder Recorder, m mod
 	err = tx.Commit(ctx)
 	took := time.Since(committing)
 	w.m.commitSeconds.Observe(took.Seconds())
-	w.commits.Add(1)
 	w.committing.Add(int64(took))
 	if err == nil {
 		return nil
