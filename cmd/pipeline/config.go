@@ -136,7 +136,6 @@ func (c *config) settings() []*setting {
 		{key: "claim.lease", value: &c.claim.Lease, doc: "how long a claimed message belongs to its worker. A worker that is killed delays its messages by this much"},
 		{key: "claim.timeout", value: &c.claim.Timeout, doc: "bound on every statement that claims or records"},
 		{key: "claim.gauge-interval", value: &c.claim.GaugeInterval, doc: "how often the backlog is counted for the metrics"},
-		{key: "claim.keep-attempts", value: &c.claim.KeepAttempts, doc: "how long the record of an attempt to deliver stays; 0: for ever"},
 
 		{key: "deliver.poll-interval", value: &c.deliver.PollInterval, doc: "how often the outbox is looked at when nothing woke the dispatcher"},
 		{key: "deliver.claim-batch", value: &c.deliver.ClaimBatch, unit: "messages", doc: "most messages that one claim takes"},
@@ -152,6 +151,7 @@ func (c *config) settings() []*setting {
 		{key: "retain.events", value: &c.retain.Events, doc: "age at which a day of events is dropped; 0 keeps for ever. Longer than ingest.max-age, or old events would be stored and dropped"},
 		{key: "retain.outbox", value: &c.retain.Outbox, doc: "how long messages stay after they were sent or skipped; 0 keeps for ever"},
 		{key: "retain.dead", value: &c.retain.Dead, doc: "how long messages stay after they were given up; 0 keeps for ever"},
+		{key: "retain.attempts", value: &c.retain.Attempts, doc: "how long the record of an attempt to deliver stays, but for the one by which a message was sent, which goes with it; 0 keeps for ever"},
 		{key: "retain.quarantine", value: &c.retain.Quarantine, doc: "how long events stay that PostgreSQL would not store; 0 keeps for ever"},
 		{key: "retain.processed", value: &c.retain.Processed, doc: "how long an idempotent receiver in this database remembers a message; 0 keeps for ever"},
 		{key: "retain.subjects", value: &c.retain.Subjects, doc: "how long rules remember a subject whose cooldown and cap are over; 0 keeps for ever"},

@@ -18,15 +18,11 @@ type Config struct {
 	// GaugeInterval is how often the backlog is counted for the metrics; claim.gauge-interval, default 15 s (counting
 	// costs about 0.1 s for a million waiting rows).
 	GaugeInterval time.Duration
-	// KeepAttempts is how long the record of an attempt stays, but for the one by which a message was sent, which stands in
-	// its row; claim.keep-attempts, default 168h (a week). 0 keeps them for
-	// ever.
-	KeepAttempts time.Duration
 }
 
 // DefaultConfig is complete and valid.
 func DefaultConfig() Config {
-	return Config{Lease: time.Minute, Timeout: 10 * time.Second, GaugeInterval: 15 * time.Second, KeepAttempts: 7 * 24 * time.Hour}
+	return Config{Lease: time.Minute, Timeout: 10 * time.Second, GaugeInterval: 15 * time.Second}
 }
 
 func (c Config) validate() error {
@@ -43,9 +39,6 @@ func (c Config) validate() error {
 	}
 	if c.GaugeInterval <= 0 {
 		bad("claim.gauge-interval is %s: set it above 0", c.GaugeInterval)
-	}
-	if c.KeepAttempts < 0 {
-		bad("claim.keep-attempts is %s: set it to 0 (for ever) or more", c.KeepAttempts)
 	}
 	return errors.Join(errs...)
 }

@@ -31,17 +31,14 @@ select coalesce(extract(epoch from max(clock_timestamp() - xact_start)), 0)::flo
 from pg_stat_activity
 where backend_xmin is not null and pid <> pg_backend_pid() and backend_type in ('client backend', 'walsender')`
 
-// Run keeps the gauges of the backlog fresh, and prunes the record of old attempts, until ctx ends, and returns nil. What
-// fails is counted as an error and tried again at the next turn; meanwhile the gauges keep what they had.
+// Run keeps the gauges of the backlog fresh until ctx ends, and returns nil. A count that fails is counted as an error and
+// repeated at the next turn; meanwhile the gauges keep what they had.
 func (q *Queue) Run(ctx context.Context) error {
 	tick := time.NewTicker(q.cfg.GaugeInterval)
 	defer tick.Stop()
 	for {
 		if err := q.count(ctx); err != nil && ctx.Err() == nil {
 			q.log.Warn("claim: count the backlog", "error", err)
-		}
-		if err := q.pruneAttempts(ctx); err != nil && ctx.Err() == nil {
-			q.log.Warn("claim: prune attempts", "error", err)
 		}
 		select {
 		case <-ctx.Done():

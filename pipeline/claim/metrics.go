@@ -4,10 +4,10 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // Metrics are what claiming exports. One per Queue.
 type Metrics struct {
-	claims, emptyClaims, lateWrites, released, extended, fullClaims, prunedAttempts prometheus.Counter
-	leases, finished                                                                *prometheus.CounterVec
-	claimSeconds, finishSeconds                                                     prometheus.Histogram
-	errors                                                                          *prometheus.CounterVec
+	claims, emptyClaims, lateWrites, released, extended, fullClaims prometheus.Counter
+	leases, finished                                                *prometheus.CounterVec
+	claimSeconds, finishSeconds                                     prometheus.Histogram
+	errors                                                          *prometheus.CounterVec
 
 	due, leased, scheduled, dead, oldestDue *prometheus.GaugeVec
 	oldestSnapshot                          prometheus.Gauge
@@ -44,7 +44,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		claims:         counter("claims_total", "Claim statements that ended well."),
 		emptyClaims:    counter("empty_claims_total", "Claims that found nothing."),
 		fullClaims:     counter("full_walks_total", "Walks of a claim that began at a destination's oldest message, and not where the last one ended."),
-		prunedAttempts: counter("pruned_attempts_total", "Records of attempts deleted for their age."),
 		lateWrites:     counter("late_writes_total", "Results refused since the lease had run out and another worker, or an operator, has the message."),
 		released:       counter("released_messages_total", "Leases given back without an attempt."),
 		extended:       counter("extended_leases_total", "Leases extended since their message still waited or was being sent."),

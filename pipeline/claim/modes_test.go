@@ -50,10 +50,8 @@ func TestExecModes(t *testing.T) {
 		if got := value(t, pool, `select last_error from outbox where status = 'failed'`); got != failed.Error {
 			t.Errorf("%s: last_error = %s; want %s", mode, got, failed.Error)
 		}
-		for name, err := range map[string]error{"count": q.count(t.Context()), "prune": q.pruneAttempts(t.Context())} {
-			if err != nil {
-				t.Errorf("%s: %s: %v", mode, name, err)
-			}
+		if err := q.count(t.Context()); err != nil {
+			t.Errorf("%s: count: %v", mode, err)
 		}
 		for i, want := range map[int]string{0: "failed", 3: "sent"} {
 			if row, attempts, err := Show(t.Context(), other, leases[i].ID); err != nil || row.Status != want || len(attempts) != 1 || attempts[0].Status != want {

@@ -593,37 +593,12 @@ func TestCount(t *testing.T) {
 	}
 }
 
-// Old attempts go, in small batches and with several nodes at it; younger ones stay.
-func TestPruneAttempts(t *testing.T) {
-	pool := pgtest.New(t)
-	q := newQueue(t, pool)
-	exec(t, pool, `insert into outbox_attempts (message_id, attempt, started_at, latency_seconds, status)
-		select i, 1, now() - i * interval '1 hour', 0.1, 'sent' from generate_series(1, 300) i`)
-	var nodes sync.WaitGroup
-	for range 3 {
-		nodes.Go(func() {
-			for range 5 {
-				if err := q.pruneAttempts(context.Background()); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	nodes.Wait()
-	if got := value(t, pool, `select concat(count(*), ' ', max(message_id)) from outbox_attempts`); got != "167 167" {
-		t.Errorf("left: %s; want the 167 younger than a week", got)
-	}
-	if n := testutil.ToFloat64(q.metrics.prunedAttempts); n != 133 {
-		t.Errorf("pruned_attempts_total = %v; want 133", n)
-	}
-}
-
 func TestConfigFaultsComeTogether(t *testing.T) {
-	_, err := New(Config{Lease: time.Millisecond, Timeout: 0, GaugeInterval: -1, KeepAttempts: -1}, nil, nil, nil)
+	_, err := New(Config{Lease: time.Millisecond, Timeout: 0, GaugeInterval: -1}, nil, nil, nil)
 	if err == nil {
 		t.Fatal("New took it; want an error")
 	}
-	for _, key := range []string{"claim.lease", "claim.timeout", "claim.gauge-interval", "claim.keep-attempts"} {
+	for _, key := range []string{"claim.lease", "claim.timeout", "claim.gauge-interval"} {
 		if !strings.Contains(err.Error(), key) {
 			t.Errorf("error %q does not name %s", err, key)
 		}

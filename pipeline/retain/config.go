@@ -22,6 +22,9 @@ type Config struct {
 	Outbox time.Duration
 	// Dead is how long messages stay after they were given up; retain.dead, default 720h.
 	Dead time.Duration
+	// Attempts is how long the record of an attempt to deliver stays, but for the one by which a message was sent, which
+	// stands in the message's row; retain.attempts, default 168h, as for the messages.
+	Attempts time.Duration
 	// Quarantine is how long events stay that PostgreSQL would not store; retain.quarantine, default 2160h.
 	Quarantine time.Duration
 	// Processed is how long a receiver in this database remembers a message; retain.processed, default 2160h. It must
@@ -56,6 +59,7 @@ func DefaultConfig() Config {
 		PartitionsAhead: 7,
 		Outbox:          7 * day,
 		Dead:            30 * day,
+		Attempts:        7 * day,
 		Quarantine:      90 * day,
 		Processed:       90 * day,
 		Subjects:        7 * day,
@@ -81,7 +85,7 @@ func (c Config) validate() error {
 		key  string
 		keep time.Duration
 	}{
-		{"outbox", c.Outbox}, {"dead", c.Dead}, {"quarantine", c.Quarantine}, {"processed", c.Processed},
+		{"outbox", c.Outbox}, {"dead", c.Dead}, {"attempts", c.Attempts}, {"quarantine", c.Quarantine}, {"processed", c.Processed},
 		{"subjects", c.Subjects}, {"rule-hours", c.RuleHours}, {"rule-state", c.RuleState},
 	} {
 		fault(p.keep < 0, "retain.%s is %s: give a period, or 0 to keep for ever", p.key, p.keep)

@@ -16,6 +16,12 @@ type prunable struct {
 }
 
 const (
+	// Served by outbox_attempts_started, or by reading from the beginning, where the oldest are.
+	pruneAttemptsSQL = `
+delete from outbox_attempts where ctid = any (array(
+    select ctid from outbox_attempts where started_at < now() - make_interval(secs => $1)
+    limit $2 for update skip locked))`
+
 	// No index: there are few, unless something is very wrong.
 	pruneQuarantineSQL = `
 delete from quarantine where ctid = any (array(
@@ -37,6 +43,9 @@ delete from dedupe_keys where ctid = any (array(
 
 func (k *Keeper) prunable() []prunable {
 	tables := []prunable{{"dedupe_keys", 0, pruneDedupeKeysSQL}}
+	if k.cfg.Attempts > 0 {
+		tables = append(tables, prunable{"outbox_attempts", k.cfg.Attempts, pruneAttemptsSQL})
+	}
 	if k.cfg.Quarantine > 0 {
 		tables = append(tables, prunable{"quarantine", k.cfg.Quarantine, pruneQuarantineSQL})
 	}
