@@ -44,6 +44,8 @@ type Writer struct {
 	recent *recent
 	misses misses
 
+	straightHead []byte
+
 	committing atomic.Int64 // nanoseconds
 }
 
@@ -52,7 +54,7 @@ func New(cfg Config, pool *pgxpool.Pool, decide DecideFunc, m *Metrics, log *slo
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	return &Writer{cfg: cfg, pool: pool, decide: decide, m: m, log: log, recent: newRecent(cfg.RecentBytes)}, nil
+	return &Writer{cfg: cfg, pool: pool, decide: decide, m: m, log: log, recent: newRecent(cfg.RecentBytes), straightHead: straightHead(cfg.AttemptTimeout)}, nil
 }
 
 // Committing says how long all COMMITs took together.

@@ -51,53 +51,128 @@ func (r *books) Committed() { r.committed++ }
 // The connection is cut at each step of a batch: the verdicts are exact, nothing is lost and nothing doubled.
 func TestConnectionCutAtEachStep(t *testing.T) {
 	t.Parallel()
-	copying := func(m pgtest.Message) bool { return strings.HasPrefix(m.SQL(), "copy events") }
-	for _, c := range []struct {
+	fromClient := func(kind byte) func(pgtest.Message) bool {
+		return func(m pgtest.Message) bool { return m.FromClient && m.Type == kind }
+	}
+	sql := func(prefix string) func(pgtest.Message) bool {
+		return func(m pgtest.Message) bool { return strings.HasPrefix(m.SQL(), prefix) }
+	}
+	tag := func(prefix string) func(pgtest.Message) bool {
+		return func(m pgtest.Message) bool { return strings.HasPrefix(m.Tag(), prefix) }
+	}
+	type step struct {
 		name   string
 		action pgtest.Action
 		match  func(pgtest.Message) bool
 		doubt  string
-	}{
-		{"at begin", pgtest.CutBefore, func(m pgtest.Message) bool { return m.FromClient && m.Type == 'B' }, ""},
-		{"after begin", pgtest.CutBefore, func(m pgtest.Message) bool { return m.Tag() == "BEGIN" }, ""},
-		{"before COPY", pgtest.CutBefore, copying, ""},
-		{"after the COPY statement", pgtest.CutAfter, copying, ""},
-		{"in the rows", pgtest.CutBefore, func(m pgtest.Message) bool { return m.FromClient && m.Type == 'd' }, ""},
-		{"after the rows", pgtest.CutAfter, func(m pgtest.Message) bool { return m.FromClient && m.Type == 'c' }, ""},
-		{"at COPY's answer", pgtest.CutBefore, func(m pgtest.Message) bool { return strings.HasPrefix(m.Tag(), "COPY") }, ""},
-		{"before COMMIT", pgtest.CutBefore, func(m pgtest.Message) bool { return m.SQL() == "commit" }, "aborted"},
-		{"after COMMIT", pgtest.CutBefore, func(m pgtest.Message) bool { return m.Tag() == "COMMIT" }, "committed"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			w, proxy, direct := proxied(t)
-			r := &books{}
-			w.decide = func([]pipeline.Event) Recorder { return r }
-			es := events(500)
-			mustWrite(t, w, es[:1]) // statements are prepared
-			r.committed = 0
-			hook, hit := pgtest.Once(c.action, c.match)
-			proxy.OnMessage(hook)
-			checkOutcomes(t, mustWrite(t, w, es[1:]), strings.Repeat("s", 499))
-			select {
-			case <-hit:
-			default:
-				t.Fatal("the connection was not cut")
-			}
-			checkRows(t, direct, 500)
-			if r.committed != 1 || len(r.stored) != 499 {
-				t.Errorf("Committed called %d times, Record with %d events; want 1, 499", r.committed, len(r.stored))
-			}
-			if got := counterValue(t, w.m.stored); got != 500 {
-				t.Errorf("%v events counted as stored, want 500", got)
-			}
-			if c.doubt != "" {
-				if got := counterValue(t, w.m.inDoubt.WithLabelValues(c.doubt)); got != 1 {
-					t.Errorf("%v commits in doubt that turned out %s, want 1", got, c.doubt)
-				}
-			}
-		})
 	}
+	for way, steps := range map[string][]step{
+		"with decisions": {
+			{"at begin", pgtest.CutBefore, fromClient('B'), ""},
+			{"after begin", pgtest.CutBefore, tag("BEGIN"), ""},
+			{"before COPY", pgtest.CutBefore, sql("copy events"), ""},
+			{"after the COPY statement", pgtest.CutAfter, sql("copy events"), ""},
+			{"in the rows", pgtest.CutBefore, fromClient('d'), ""},
+			{"after the rows", pgtest.CutAfter, fromClient('c'), ""},
+			{"at COPY's answer", pgtest.CutBefore, tag("COPY"), ""},
+			{"before COMMIT", pgtest.CutBefore, sql("commit"), "aborted"},
+			{"after COMMIT", pgtest.CutBefore, tag("COMMIT"), "committed"},
+		},
+		"straight": {
+			{"at begin", pgtest.CutBefore, sql("begin"), ""},
+			{"after begin", pgtest.CutBefore, tag("BEGIN"), ""},
+			{"before the rows", pgtest.CutBefore, fromClient('d'), ""},
+			{"before the id", pgtest.CutBefore, func(m pgtest.Message) bool { return !m.FromClient && m.Type == 'D' }, ""},
+			{"after the id", pgtest.CutBefore, func(m pgtest.Message) bool { return !m.FromClient && m.Type == 'G' }, ""},
+			{"before COMMIT", pgtest.CutBefore, sql("commit"), "aborted"},
+			{"after COMMIT", pgtest.CutBefore, tag("COMMIT"), "committed"},
+		},
+	} {
+		for _, c := range steps {
+			t.Run(way+" "+c.name, func(t *testing.T) {
+				t.Parallel()
+				w, proxy, direct := proxied(t)
+				r := &books{}
+				if way != "straight" {
+					w.decide = func([]pipeline.Event) Recorder { return r }
+				}
+				es := events(500)
+				mustWrite(t, w, es[:1]) // statements are prepared
+				r.committed = 0
+				hook, hit := pgtest.Once(c.action, c.match)
+				proxy.OnMessage(hook)
+				checkOutcomes(t, mustWrite(t, w, es[1:]), strings.Repeat("s", 499))
+				select {
+				case <-hit:
+				default:
+					t.Fatal("the connection was not cut")
+				}
+				checkRows(t, direct, 500)
+				if way != "straight" && (r.committed != 1 || len(r.stored) != 499) {
+					t.Errorf("Committed called %d times, Record with %d events; want 1, 499", r.committed, len(r.stored))
+				}
+				if got := counterValue(t, w.m.stored); got != 500 {
+					t.Errorf("%v events counted as stored, want 500", got)
+				}
+				for _, doubt := range []string{"aborted", "committed", "unknown"} {
+					want := map[bool]float64{true: 1}[doubt == c.doubt]
+					if got := counterValue(t, w.m.inDoubt.WithLabelValues(doubt)); got != want {
+						t.Errorf("%v commits in doubt that turned out %s, want %v", got, doubt, want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// A batch that goes straight and fails leaves its connection in order, whatever failed: COPY before it took rows, a row,
+// COMMIT.
+func TestStraightFailuresKeepTheConnection(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	w := newWriter(t, pool)
+	exec(t, pool, `
+create function late() returns trigger language plpgsql as $$
+begin
+    if new.event_name = 'late' then raise exception 'late' using errcode = '40001'; end if;
+    return new;
+end $$`)
+	exec(t, pool, `create constraint trigger late after insert on events deferrable initially deferred for each row execute function late()`)
+	conn, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	pid := conn.Conn().PgConn().PID()
+	try := func(what string, at step, events ...pipeline.Event) {
+		t.Helper()
+		b := newBatch(events)
+		defer b.release()
+		if !b.straight(mode{}, nil) {
+			t.Fatal("the batch does not go straight")
+		}
+		err := w.goStraight(t.Context(), conn.Conn(), b)
+		if failed, ok := errors.AsType[*stepError](err); at == "" && err != nil || at != "" && (!ok || failed.at != at || failed.closed) {
+			t.Errorf("%s: %v, want a failure %q on a connection that stays", what, err, at)
+		}
+		if conn.Conn().IsClosed() || conn.Conn().PgConn().TxStatus() != 'I' {
+			t.Fatalf("%s: closed is %v and the state %c, want an idle connection", what, conn.Conn().IsClosed(), conn.Conn().PgConn().TxStatus())
+		}
+		var now uint32
+		if err := conn.QueryRow(t.Context(), `select pg_backend_pid()`).Scan(&now); err != nil || now != pid {
+			t.Fatalf("%s: then the backend is %d, %v; want %d", what, now, err, pid)
+		}
+	}
+	first := event("first")
+	try("the first", "", first)
+	try("its key again", atCopy, event("x"), first)
+	late := event("late")
+	try("a check at the end", atCommit, late)
+	exec(t, pool, `alter table events rename to elsewhere`)
+	try("no table", atCopy, event("y"))
+	exec(t, pool, `alter table elsewhere rename to events`)
+	try("all well again", "", event("z"))
+	checkRows(t, pool, 2)
 }
 
 // The database is away from COMMIT on: the caller is told that it is, and a repeat gives the right answer.
@@ -265,6 +340,11 @@ func TestLockedTableEndsAtTheDeadline(t *testing.T) {
 	}
 	if _, err := w.Write(t.Context(), events(1)); !errors.Is(err, pipeline.ErrUnavailable) {
 		t.Errorf("Write = %v, want ErrUnavailable", err)
+	}
+	for scan[int](t, pool, `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0 {
+		if t.Context().Err() != nil {
+			t.Fatal("a statement still waits for the lock")
+		}
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

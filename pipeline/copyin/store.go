@@ -134,6 +134,9 @@ func (w *Writer) attempt(ctx context.Context, b *batch, recorder Recorder, m mod
 		return &stepError{at: atConnect, err: err}
 	}
 	defer conn.Release()
+	if b.straight(m, recorder) {
+		return w.goStraight(ctx, conn.Conn(), b)
+	}
 	fail := func(at step, err error) error { return &stepError{at: at, closed: conn.Conn().IsClosed(), err: err} }
 
 	tx, xid, err := w.begin(ctx, conn.Conn())
@@ -180,9 +183,7 @@ func (w *Writer) attempt(ctx context.Context, b *batch, recorder Recorder, m mod
 	}
 	committing := time.Now()
 	err = tx.Commit(ctx)
-	took := time.Since(committing)
-	w.m.commitSeconds.Observe(took.Seconds())
-	w.committing.Add(int64(took))
+	w.committed(time.Since(committing))
 	if err == nil {
 		return nil
 	}
@@ -190,6 +191,11 @@ func (w *Writer) attempt(ctx context.Context, b *batch, recorder Recorder, m mod
 		return fail(atCommit, err) // PostgreSQL says that it did not commit
 	}
 	return &inDoubt{xid: xid, err: err}
+}
+
+func (w *Writer) committed(took time.Duration) {
+	w.m.commitSeconds.Observe(took.Seconds())
+	w.committing.Add(int64(took))
 }
 
 const beginSQL = `

@@ -1,0 +1,139 @@
+package copyin
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+)
+
+// straightBytes is up to how many encoded bytes a batch goes straight. A guess: beyond some hundred events round trips
+// are a small share of the time, and PostgreSQL's notices about so few rows fit into a socket that nobody reads meanwhile.
+const straightBytes = 256 << 10
+
+// straight says that nothing can come between BEGIN and COMMIT but the rows: no lock, no look-up, no decision.
+func (b *batch) straight(m mode, recorder Recorder) bool {
+	return recorder == nil && m == mode{} && len(b.timeless) == 0 && len(b.suspects) == 0 && len(b.refusals) == 0 && len(*b.encoded) <= straightBytes
+}
+
+// straightHead is what a batch that goes straight begins with: the transaction with its bounds and its id, COPY, and
+// the head of the one message with all rows, whose length follows its first byte.
+func straightHead(timeout time.Duration) []byte {
+	sql := "begin;" + strings.ReplaceAll(beginSQL, "$1", "'"+milliseconds(timeout)+"'") + ";" + copySQL
+	return append(query(sql), 'd')
+}
+
+// straightTail ends the rows: the trailer, and CopyDone.
+const straightTail = copyTrailer + "c\x00\x00\x00\x04"
+
+var commitQuery, rollbackQuery = query("commit"), query("rollback")
+
+func query(sql string) []byte {
+	message, _ := (&pgproto3.Query{String: sql}).Encode(nil) // fails from 1 GiB on
+	return message
+}
+
+// goStraight is the transaction of a batch that goes straight. PostgreSQL never waits for this process: everything up to
+// the last row is sent at once, and COMMIT when the transaction's id is known, which PostgreSQL tells before it reads
+// rows; where COPY fails, that COMMIT rolls back. In a busy process each of three round trips would wait for a
+// goroutine's turn among hundreds, several times as long as PostgreSQL works on the batch.
+func (w *Writer) goStraight(ctx context.Context, conn *pgx.Conn, b *batch) error {
+	wire := conn.PgConn().Conn()
+	idle := false
+	// One deadline on the connection for all; to watch ctx for every message would cost more than the message.
+	stop := context.AfterFunc(ctx, func() { _ = wire.SetDeadline(time.Unix(1, 0)) })
+	defer func() {
+		if !stop() || !idle {
+			closeNow(conn)
+		}
+	}()
+	fail := func(at step, err error) error { return &stepError{at: at, closed: !idle, err: err} }
+
+	head := binary.BigEndian.AppendUint32(slices.Clip(w.straightHead), uint32(4+len(copyHeader)+len(*b.encoded)+len(copyTrailer)))
+	head = append(head, copyHeader...)
+	if _, err := (&net.Buffers{head, *b.encoded, []byte(straightTail)}).WriteTo(wire); err != nil {
+		return fail(atBegin, err)
+	}
+	a := answers{conn: conn.PgConn()}
+	copying, err := a.read()
+	if !copying { // PostgreSQL ignores rows that come after a failure
+		if err == nil {
+			_, err = wire.Write(rollbackQuery)
+		}
+		if err == nil {
+			_, err = a.read()
+		}
+		idle = err == nil
+		at := atCopy
+		if a.xid == "" {
+			at = atBegin
+		}
+		return fail(at, cmp.Or(a.refused, err))
+	}
+	if _, err = wire.Write(commitQuery); err == nil {
+		_, err = a.read()
+	}
+	committing, copied := time.Now(), a.refused == nil
+	if err == nil {
+		_, err = a.read()
+	}
+	w.committed(time.Since(committing))
+	idle = err == nil
+	switch {
+	case !copied:
+		return fail(atCopy, a.refused)
+	case err != nil:
+		return &inDoubt{xid: a.xid, err: err}
+	case a.refused != nil:
+		return fail(atCommit, a.refused)
+	case a.tag != "COMMIT":
+		return fail(atCommit, pgx.ErrTxCommitRollback)
+	}
+	return nil
+}
+
+// answers reads what PostgreSQL says.
+type answers struct {
+	conn    *pgconn.PgConn
+	xid     string
+	tag     string // of the last statement that succeeded
+	refused error  // the first refusal
+}
+
+// read reads on to where COPY wants its rows, or to the end of a query. The error is one of the connection.
+func (a *answers) read() (copying bool, err error) {
+	for {
+		message, err := a.conn.ReceiveMessage(context.Background())
+		if err != nil {
+			return false, err
+		}
+		switch message := message.(type) {
+		case *pgproto3.DataRow:
+			a.xid = string(message.Values[len(message.Values)-1])
+		case *pgproto3.CommandComplete:
+			a.tag = string(message.CommandTag)
+		case *pgproto3.ErrorResponse:
+			if a.refused == nil {
+				a.refused = pgconn.ErrorResponseToPgError(message)
+			}
+		case *pgproto3.CopyInResponse:
+			return true, nil
+		case *pgproto3.ReadyForQuery:
+			return false, nil
+		}
+	}
+}
+
+// closeNow closes a connection that may hang, without a word to PostgreSQL; its own timeouts end the transaction.
+func closeNow(conn *pgx.Conn) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = conn.Close(ctx)
+}
