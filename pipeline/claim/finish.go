@@ -13,22 +13,30 @@ import (
 
 // sentSQL records that messages were sent, with the attempt, where the result's token still stands on the row. The token
 // alone fences: a lease that has run out but that nobody took since may still record its result, which saves repeating
-// what was done. Rows are looked up by primary key in the order of their ids; see claimSQL for the array.
+// what was done. Rows are looked up by primary key in the order of their ids; see claimSQL for the array. Only where some
+// were refused are they looked for, and noted as late.
 const sentSQL = `
 with result as materialized (
     select * from unnest($1::bigint[], $2::text[]::uuid[], $3::integer[], $4::float8[], $5::float8[])
         as r (message_id, token, http_status, started_ago, latency)
+), recorded as (
+    update outbox o
+    set status = 'sent', finished_at = now(), locked_until = null, lease_token = null, last_error = null,
+        attempt_started_at = now() - r.started_ago * interval '1 second', attempt_seconds = r.latency, attempt_http_status = nullif(r.http_status, 0)
+    from result r
+    where o.message_id = any (array(select message_id from result))
+        and o.message_id = r.message_id and o.lease_token = r.token
+    returning o.message_id, r.token
+), noted as (
+    insert into outbox_attempts (message_id, started_at, latency_seconds, status, http_status)
+    select message_id, now() - started_ago * interval '1 second', latency, 'late', nullif(http_status, 0)
+    from result
+    where (select count(*) from recorded) < cardinality($1) and (message_id, token) not in (select message_id, token from recorded)
 )
-update outbox o
-set status = 'sent', finished_at = now(), locked_until = null, lease_token = null, last_error = null,
-    attempt_started_at = now() - r.started_ago * interval '1 second', attempt_seconds = r.latency, attempt_http_status = nullif(r.http_status, 0)
-from result r
-where o.message_id = any (array(select message_id from result))
-    and o.message_id = r.message_id and o.lease_token = r.token
-returning o.message_id`
+select 'sent', count(*) from recorded`
 
-// finishSQL records every other result, with the same fence, and notes the attempts that were made, those of refused
-// results too. Released gives the attempt back.
+// finishSQL records results of every kind, with the same fence, and notes the attempts that were made but for those by
+// which messages were sent. Released gives the attempt back.
 const finishSQL = `
 with result as (
     select * from unnest($1::bigint[], $2::text[]::uuid[], $3::text[], $4::float8[], $5::text[], $6::integer[], $7::float8[], $8::float8[])
@@ -41,7 +49,10 @@ with result as (
         locked_until = null,
         lease_token = null,
         finished_at = case when r.status in ('sent', 'dead', 'skipped') then now() end,
-        last_error = case r.status when 'released' then o.last_error when 'sent' then null else nullif(r.error, '') end
+        last_error = case r.status when 'released' then o.last_error when 'sent' then null else nullif(r.error, '') end,
+        attempt_started_at = case when r.status = 'sent' and r.started_ago >= 0 then now() - r.started_ago * interval '1 second' end,
+        attempt_seconds = case when r.status = 'sent' and r.started_ago >= 0 then r.latency end,
+        attempt_http_status = case when r.status = 'sent' and r.started_ago >= 0 then nullif(r.http_status, 0) end
     from result r
     where o.message_id = any (array(select message_id from result))
         and o.message_id = r.message_id and o.lease_token = r.token
@@ -51,85 +62,52 @@ with result as (
     select message_id, d.attempts, now() - r.started_ago * interval '1 second', r.latency, coalesce(d.status, 'late'),
         nullif(r.http_status, 0), nullif(r.error, '')
     from result r left join recorded d using (message_id, token)
-    where r.started_ago >= 0
+    where r.started_ago >= 0 and d.status is distinct from 'sent'
 )
-select status from recorded`
+select status, count(*) from recorded group by status`
 
-// Finish records results, and gives how many it refused since their lease had run out and the message changed hands.
-// After an error nothing is known to be recorded, and repeating the call is harmless: what was recorded counts as late
-// then. It borrows results until it returns.
+// Finish records results, all or none, and gives how many it refused since their lease had run out and the message changed
+// hands. After an error nothing is known to be recorded, and repeating the call is harmless: should all have been recorded,
+// and only the answer been lost, they count as late then. It borrows results until it returns.
 func (q *Queue) Finish(ctx context.Context, results []pipeline.Result) (late int, err error) {
-	var sent, others []pipeline.Result
-	for _, r := range results {
-		if r.Status == pipeline.Sent && !r.StartedAt.IsZero() {
-			sent = append(sent, r)
-		} else {
-			others = append(others, r)
-		}
+	if len(results) == 0 {
+		return 0, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, q.cfg.Timeout)
 	defer cancel()
 	now := time.Now()
-	refused, err := q.sent(ctx, now, sent)
+	c := newColumns(now, results)
+	var rows pgx.Rows
+	if slices.ContainsFunc(results, func(r pipeline.Result) bool { return r.Status != pipeline.Sent || r.StartedAt.IsZero() }) {
+		rows, err = q.pool.Query(ctx, finishSQL, q.mode, c.ids, c.tokens, c.statuses, c.retryIn, c.errors, c.httpStatus, c.startedAgo, c.latency)
+	} else {
+		rows, err = q.pool.Query(ctx, sentSQL, q.mode, c.ids, c.tokens, c.httpStatus, c.startedAgo, c.latency)
+	}
 	if err != nil {
 		return 0, q.failed("finish", err)
 	}
-	// What was refused is noted as late.
-	if late, err = q.finish(ctx, now, append(others, refused...)); err != nil {
+	recorded, err := pgx.CollectRows(rows, pgx.RowToStructByPos[recorded])
+	if err != nil {
 		return 0, q.failed("finish", err)
 	}
 	q.metrics.finishSeconds.Observe(time.Since(now).Seconds())
+	late = len(results)
+	for _, r := range recorded {
+		late -= r.Messages
+		if r.Status == string(pipeline.Released) {
+			q.metrics.released.Add(float64(r.Messages))
+			continue
+		}
+		q.metrics.finished.WithLabelValues(r.Status).Add(float64(r.Messages))
+	}
 	q.metrics.lateWrites.Add(float64(late))
 	return late, nil
 }
 
-// sent records successes, and gives those that were refused.
-func (q *Queue) sent(ctx context.Context, now time.Time, results []pipeline.Result) (refused []pipeline.Result, err error) {
-	if len(results) == 0 {
-		return nil, nil
-	}
-	c := newColumns(now, results)
-	rows, err := q.pool.Query(ctx, sentSQL, q.mode, c.ids, c.tokens, c.httpStatus, c.startedAgo, c.latency)
-	if err != nil {
-		return nil, err
-	}
-	recorded, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		return nil, err
-	}
-	q.metrics.finished.WithLabelValues(string(pipeline.Sent)).Add(float64(len(recorded)))
-	if len(recorded) == len(results) {
-		return nil, nil
-	}
-	slices.Sort(recorded)
-	return slices.DeleteFunc(results, func(r pipeline.Result) bool {
-		_, ok := slices.BinarySearch(recorded, r.MessageID)
-		return ok
-	}), nil
-}
-
-// finish records all other results, and counts those that were refused.
-func (q *Queue) finish(ctx context.Context, now time.Time, results []pipeline.Result) (late int, err error) {
-	if len(results) == 0 {
-		return 0, nil
-	}
-	c := newColumns(now, results)
-	rows, err := q.pool.Query(ctx, finishSQL, q.mode, c.ids, c.tokens, c.statuses, c.retryIn, c.errors, c.httpStatus, c.startedAgo, c.latency)
-	if err != nil {
-		return 0, err
-	}
-	recorded, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return 0, err
-	}
-	for _, status := range recorded {
-		if status == string(pipeline.Released) {
-			q.metrics.released.Inc()
-			continue
-		}
-		q.metrics.finished.WithLabelValues(status).Inc()
-	}
-	return len(results) - len(recorded), nil
+// recorded is how many results with one status were recorded.
+type recorded struct {
+	Status   string
+	Messages int
 }
 
 // columns are results as arrays for unnest. Tokens go as text: pgx does not know how to send an array of UUIDs in every
@@ -141,8 +119,9 @@ type columns struct {
 	retryIn, startedAgo, latency []float64
 }
 
-// newColumns sorts results by id on the way.
+// newColumns sorts by id on the way.
 func newColumns(now time.Time, results []pipeline.Result) columns {
+	results = slices.Clone(results)
 	slices.SortFunc(results, func(a, b pipeline.Result) int { return cmp.Compare(a.MessageID, b.MessageID) })
 	n := len(results)
 	c := columns{make([]int64, n), make([]string, n), make([]string, n), make([]string, n), make([]int32, n), make([]float64, n), make([]float64, n), make([]float64, n)}

@@ -269,12 +269,56 @@ func TestAttemptsAreNoted(t *testing.T) {
 	if late := finish(t, q, tried(second[0], pipeline.Sent, 200, ""), tried(first[1], pipeline.Sent, 204, "")); late != 1 {
 		t.Errorf("late = %d; want 1", late)
 	}
+	// With something that was not sent another statement records them.
+	if late := finish(t, q, tried(second[1], pipeline.Failed, 500, ""), tried(first[0], pipeline.Sent, 202, "")); late != 1 {
+		t.Errorf("late = %d; want 1", late)
+	}
 	got := value(t, pool, `select string_agg(concat_ws(' ', message_id, coalesce(attempt::text, '-'), status, coalesce(http_status::text, '-'), latency_seconds,
-		coalesce(error, '-'), started_at between now() - interval '2 minutes' and now() - interval '1 minute'), ', ' order by attempt nulls last)
+		coalesce(error, '-'), started_at between now() - interval '2 minutes' and now() - interval '1 minute'), ', ' order by attempt, http_status desc)
 		from outbox_all_attempts`)
-	want := fmt.Sprintf("%d 1 failed 503 0.25 HTTP 503 t, %d 2 sent 200 0.25 - t, %d - late 204 0.25 - t", first[0].ID, first[0].ID, first[1].ID)
+	want := fmt.Sprintf("%[1]d 1 failed 503 0.25 HTTP 503 t, %[2]d 1 failed 500 0.25 - t, %[1]d 2 sent 200 0.25 - t, %[2]d - late 204 0.25 - t, %[1]d - late 202 0.25 - t", first[0].ID, first[1].ID)
 	if got != want {
 		t.Errorf("attempts = %s\nwant %s", got, want)
+	}
+}
+
+// Results are recorded all together or not at all, whatever they are: a repeat refuses none of them, and notes each
+// attempt once.
+func TestFinishIsAllOrNothing(t *testing.T) {
+	pool := pgtest.New(t)
+	q := newQueue(t, pool)
+	insert(t, pool, "crm", 3)
+	exec(t, pool, `create function refuse() returns trigger language plpgsql as $$ begin raise 'refused'; end $$`)
+	leases := claim(t, q, "crm", 3)
+	statuses := []pipeline.DeliveryStatus{pipeline.Sent, pipeline.Failed, pipeline.Dead}
+	var results []pipeline.Result
+	for i, l := range leases {
+		r := result(l, statuses[i])
+		r.HTTPStatus, r.StartedAt, r.RetryIn = 200+i, time.Now(), time.Hour
+		results = append(results, r)
+	}
+	for _, status := range statuses { // each in turn is what the database refuses
+		exec(t, pool, fmt.Sprintf(`create trigger refuse before update on outbox for each row when (new.status = '%s') execute function refuse()`, status))
+		if late, err := q.Finish(t.Context(), results); err == nil {
+			t.Fatalf("Finish while %s is refused = %d late; want an error", status, late)
+		}
+		exec(t, pool, `drop trigger refuse on outbox`)
+		if n := value(t, pool, `select count(*)::text from outbox where lease_token is not null`); n != "3" {
+			t.Errorf("still leased after %s was refused: %s; want 3", status, n)
+		}
+	}
+	if late := finish(t, q, results...); late != 0 || testutil.ToFloat64(q.metrics.lateWrites) != 0 {
+		t.Errorf("late = %d, late_writes_total = %v; want 0", late, testutil.ToFloat64(q.metrics.lateWrites))
+	}
+	got := value(t, pool, `select string_agg(concat_ws(' ', message_id, attempt, status, http_status), ', ' order by message_id) from outbox_all_attempts`)
+	want := fmt.Sprintf("%d 1 sent 200, %d 1 failed 201, %d 1 dead 202", leases[0].ID, leases[1].ID, leases[2].ID)
+	if got != want {
+		t.Errorf("attempts = %s; want %s", got, want)
+	}
+	for _, status := range statuses {
+		if n := testutil.ToFloat64(q.metrics.finished.WithLabelValues(string(status))); n != 1 {
+			t.Errorf("finished_messages_total{%s} = %v; want 1", status, n)
+		}
 	}
 }
 
