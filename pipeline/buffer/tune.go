@@ -178,33 +178,51 @@ type tuner struct {
 	streak int   // how many in a row have said so
 	calm   int   // samples in a row that the least of writers would do for
 
-	rates   [trialSamples]float64 // the last events per second, newest last
 	trial   trial
-	holdOff int  // samples until the next trial
-	larger  bool // the next trial is one of larger batches first, since one of writers failed last
+	turn    int // the kind of trial that is next
+	holdOff int // samples until then
 }
 
-// trial is a change whose effect is being measured.
+// trial compares two settings that take turns, so that a machine whose speed drifts helps neither.
 type trial struct {
-	left   int // samples; 0: none under way
-	before float64
-	back   knobs
+	small, big knobs
+	up         bool // it began from small
+	turns      int  // that are left; 0: no trial is under way
+	samples    int  // of this turn
+	rate       float64
+	before     float64 // the rate of the turn before, in which the other was in force
+	slow, fast float64 // the rates of small and of big, summed
+	bigWon     int     // pairs of turns
 }
 
 // Guesses: long enough to average over a checkpoint's bursts, short enough that an operator sees it happen.
 const (
 	streakSamples = 3
-	trialSamples  = 5
-	holdSamples   = 60
-	calmSamples   = 30
-	// trialGain is what a change has to bring to stay: more than the noise of a few seconds.
+	// turnSamples: of the first nothing counts, since it has writes that began before.
+	turnSamples = 3
+	trialPairs  = 4
+	holdSamples = 60
+	calmSamples = 30
+	// trialGain is what more has to bring in all, beside winning every pair of turns. By chance it wins them in 1 of 16
+	// trials, and then again in that of less, which follows.
 	trialGain = 1.05
 )
 
+// The kinds of trials, in turns.
+const (
+	moreWriters = iota
+	fewerWriters
+	largerBatches
+	smallerBatches
+	kinds
+)
+
 // step takes one sample. The limit changes after three samples that agree. Under a queue, settings are tried one at a
-// time, and what brings less than 5 % is taken back and not tried again for a minute; a queue may come from a slow disk,
-// where more transactions at once help, or from a busy processor, where they don't, and only the rate tells. Rejected: a
-// model of the database with the number of writers as its solution; it has to know cores and disks of another machine.
+// time, upwards and downwards, and more is kept only where it clearly brings 5 %; what changes nothing is not tried again
+// for a minute. A queue may come from a slow disk, where more transactions at once help, or from a busy processor, where
+// they only cost, and only the rate tells. Rejected: a model of the database with the number of writers as its solution,
+// which has to know cores and disks of another machine; comparing a few seconds with those before, which on a machine
+// that others use, too, goes up by chance and never comes down.
 func (t *tuner) step(s sample) {
 	if now := s.limit(t.knobs.writers); now == t.other {
 		t.streak++
@@ -215,9 +233,6 @@ func (t *tuner) step(s sample) {
 		t.limit = t.other
 	}
 	t.follow(s)
-	rate := float64(s.events) / s.span.Seconds()
-	copy(t.rates[:], t.rates[1:])
-	t.rates[len(t.rates)-1] = rate
 	t.holdOff = max(0, t.holdOff-1)
 
 	if t.other == byClients && s.busyOf(t.least.writers) < calmShare {
@@ -226,30 +241,81 @@ func (t *tuner) step(s sample) {
 		t.calm = 0
 	}
 	switch {
-	case t.trial.left > 0:
-		if t.other == byClients {
-			t.trial.left = 0 // the load is gone, so nothing can be told; what was tried stays until it is calm
-			return
-		}
-		if t.trial.left--; t.trial.left == 0 && t.rate() < trialGain*t.trial.before {
-			t.knobs.writers, t.knobs.maxEvents = t.trial.back.writers, t.trial.back.maxEvents
-			t.holdOff, t.larger = holdSamples, !t.larger
-		}
+	case t.trial.turns > 0 && t.calm > 0:
+		t.trial.turns = 0 // the load is gone, so nothing can be told
+		t.adopt(t.trial.small)
+	case t.trial.turns > 0:
+		t.compare(float64(s.events) / s.span.Seconds())
 	case t.calm >= calmSamples:
-		t.knobs.writers, t.knobs.maxEvents = t.least.writers, t.least.maxEvents
-	case s.waiting > 0 && t.limit != byClients && t.holdOff == 0 && t.rates[0] > 0:
+		t.adopt(t.least)
+	case t.holdOff == 0 && s.events > 0:
+		t.begin(s)
+	}
+}
+
+// adopt leaves the wait as it is, since that follows the writes.
+func (t *tuner) adopt(k knobs) { t.knobs.writers, t.knobs.maxEvents = k.writers, k.maxEvents }
+
+// begin begins the next trial that is possible, if one is.
+func (t *tuner) begin(s sample) {
+	queue := s.waiting > 0 && t.limit != byClients
+	for range kinds {
 		next := t.knobs
-		more, larger := next.writers < t.most.writers, next.maxEvents < t.most.maxEvents && s.waiting >= next.maxEvents
 		switch {
-		case more && !(larger && t.larger):
+		case t.turn == moreWriters && queue && next.writers < t.most.writers:
 			next.writers++
-		case larger:
+		case t.turn == fewerWriters && next.writers > t.least.writers:
+			next.writers--
+		case t.turn == largerBatches && queue && s.waiting >= next.maxEvents && next.maxEvents < t.most.maxEvents:
 			next.maxEvents = min(2*next.maxEvents, t.most.maxEvents)
+		case t.turn == smallerBatches && next.maxEvents > t.least.maxEvents:
+			next.maxEvents = max(next.maxEvents/2, t.least.maxEvents)
+		default:
+			t.turn = (t.turn + 1) % kinds
+			continue
 		}
-		if next != t.knobs {
-			t.trial = trial{left: trialSamples, before: t.rate(), back: t.knobs}
-			t.knobs = next
+		t.trial = trial{turns: 2 * trialPairs, small: t.knobs, big: next, up: true}
+		if next.writers < t.knobs.writers || next.maxEvents < t.knobs.maxEvents {
+			t.trial.small, t.trial.big, t.trial.up = next, t.knobs, false
 		}
+		t.adopt(next)
+		return
+	}
+}
+
+// compare takes the rate of one sample of a trial, and ends it after the last turn.
+func (t *tuner) compare(rate float64) {
+	r := &t.trial
+	if r.samples++; r.samples > 1 {
+		r.rate += rate
+	}
+	if r.samples < turnSamples {
+		return
+	}
+	big := t.knobs.writers == r.big.writers && t.knobs.maxEvents == r.big.maxEvents
+	other := r.big
+	if big {
+		r.fast += r.rate
+		other = r.small
+	} else {
+		r.slow += r.rate
+	}
+	if r.turns--; r.turns%2 == 0 && (big && r.rate > r.before || !big && r.rate < r.before) {
+		r.bigWon++
+	}
+	r.before, r.rate, r.samples = r.rate, 0, 0
+	if r.turns > 0 {
+		t.adopt(other)
+		return
+	}
+	better := r.bigWon == trialPairs && r.fast >= trialGain*r.slow
+	if better {
+		t.adopt(r.big)
+	} else {
+		t.adopt(r.small)
+	}
+	if better != r.up { // it stays as it was
+		t.turn, t.holdOff = (t.turn+1)%kinds, holdSamples
 	}
 }
 
@@ -263,12 +329,4 @@ func (t *tuner) follow(s sample) {
 	if d := s.busy/time.Duration(s.batches) - t.knobs.maxWait; max(d, -d) > t.knobs.maxWait/4 {
 		t.knobs.maxWait = min(max(t.knobs.maxWait+d/2, t.least.maxWait), t.most.maxWait)
 	}
-}
-
-func (t *tuner) rate() float64 {
-	sum := 0.0
-	for _, r := range t.rates {
-		sum += r
-	}
-	return sum / float64(len(t.rates))
 }

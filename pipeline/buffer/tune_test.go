@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -72,6 +73,7 @@ func TestTuner(t *testing.T) {
 		{"disk", least, most, []phase{{disk, 100}}, byCommit, knobs{4, 2000, 50 * time.Millisecond}},
 		{"processor", least, most, []phase{{processor, 60}}, byCPU, knobs{2, 2000, 20 * time.Millisecond}},
 		{"batches", least, most, []phase{{batches, 200}}, byCommit, knobs{2, 8000, 50 * time.Millisecond}},
+		{"a disk that becomes fast", least, most, []phase{{disk, 100}, {processor, 250}}, byCPU, knobs{2, 2000, 20 * time.Millisecond}},
 		{"calm again", least, most, []phase{{disk, 100}, {idle, 100}}, byClients, knobs{2, 2000, 2 * time.Millisecond}},
 		{"fixed", knobs{3, 500, 0}, knobs{3, 500, 0}, []phase{{disk, 100}, {idle, 100}, {processor, 100}}, byCPU, knobs{3, 500, 0}},
 	} {
@@ -93,6 +95,25 @@ func TestTuner(t *testing.T) {
 		if tu.limit != c.limit || got != c.want {
 			t.Errorf("%s: limited by %s with %+v, want %s with %+v", c.name, tu.limit, got, c.limit, c.want)
 		}
+	}
+}
+
+// A processor that others use, too, moves by a third: that looks like a gain now and then, and does not last.
+func TestTunerComesDownAgain(t *testing.T) {
+	least, most := knobs{2, 2000, time.Millisecond}, knobs{4, 8000, 50 * time.Millisecond}
+	noise := rand.New(rand.NewPCG(1, 2))
+	tu := tuner{least: least, most: most, knobs: least, limit: byClients}
+	const hours = 24 * 3600
+	writers, events := 0, 0
+	for range hours {
+		k := tu.knobs
+		tu.step(sample{span: time.Second, busy: time.Second * time.Duration(k.writers), events: 20_000 + noise.IntN(20_000), batches: 100,
+			waiting: 10_000, commit: 100 * time.Millisecond})
+		writers += k.writers
+		events += k.maxEvents
+	}
+	if w, e := float64(writers)/hours, float64(events)/hours; w > 2.25 || e > 2500 {
+		t.Errorf("on average %.2f writers and batches of up to %.0f events, want about the 2 and 2000 that are as fast", w, e)
 	}
 }
 
@@ -129,7 +150,7 @@ func TestTune(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(100 * time.Second)
 		if k := b.settings(); k.writers != cfg.AutoWriters || testutil.ToFloat64(b.m.writers) != float64(cfg.AutoWriters) {
 			t.Errorf("%+v under a load that only waits for COMMIT, the metric is %v; want %d writers", k, testutil.ToFloat64(b.m.writers), cfg.AutoWriters)
 		}
