@@ -175,6 +175,43 @@ end $$`)
 	checkRows(t, pool, 2)
 }
 
+// After a crash that lost a transaction, PostgreSQL gives its id to another one: that one's COMMIT is not ours.
+func TestIDOfALostTransactionIsTakenByAnother(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	w := newWriter(t, pool)
+	var other string
+	if err := pool.QueryRow(t.Context(), `insert into processed_messages values ('c', 'm') returning pg_current_xact_id()::text`).Scan(&other); err != nil {
+		t.Fatal(err)
+	}
+	es := events(3)
+	es[2].OccurredAt = es[2].OccurredAt.AddDate(0, 0, -1)
+	outcome := func(xid string) bool {
+		t.Helper()
+		b := newBatch(es)
+		defer b.release()
+		committed, err := w.outcome(t.Context(), b, &inDoubt{xid: xid})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return committed
+	}
+	if outcome(other) {
+		t.Error("the COMMIT of another transaction was taken for that of a batch which is not stored")
+	}
+	mustWrite(t, w, es)
+	if outcome(other) {
+		t.Error("the COMMIT of another transaction was taken for that of a batch which a third one stored")
+	}
+	var own string
+	if err := pool.QueryRow(t.Context(), `select xmin::text from events limit 1`).Scan(&own); err != nil {
+		t.Fatal(err)
+	}
+	if !outcome(own) {
+		t.Error("the COMMIT of the batch itself was not believed")
+	}
+}
+
 // The database is away from COMMIT on: the caller is told that it is, and a repeat gives the right answer.
 func TestCommitInDoubtForGood(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,7 @@ package copyin
 
 import (
 	"context"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -36,22 +37,8 @@ where exists (select from events e
 // it holds for later transactions, too.
 func lookUpKeys(ctx context.Context, tx pgx.Tx, b *batch, positions []int32) error {
 	var queries pgx.Batch
-	for rest := positions; len(rest) > 0; {
-		day := dayOf(b.event(rest[0]).OccurredAt.UnixMicro())
-		n := 1
-		for n < len(rest) && dayOf(b.event(rest[n]).OccurredAt.UnixMicro()) == day {
-			n++
-		}
-		of := rest[:n]
-		rest = rest[n:]
-		tenants := make(pgtype.FlatArray[int32], n)
-		ids := make(pgtype.FlatArray[pgtype.UUID], n)
-		times := make(pgtype.FlatArray[time.Time], n)
-		for i, p := range of {
-			e := b.event(p)
-			tenants[i], ids[i], times[i] = e.Tenant, pgtype.UUID{Bytes: e.ID, Valid: true}, e.OccurredAt
-		}
-		queries.Queue(lookUpKeysSQL, tenants, ids, times, startOf(day), startOf(day+1)).Query(b.markDuplicates(of))
+	for k := range b.keysByDay(positions) {
+		queries.Queue(lookUpKeysSQL, k.tenants, k.ids, k.times, k.from, k.to).Query(b.markDuplicates(k.of))
 	}
 	if err := tx.SendBatch(ctx, &queries).Close(); err != nil {
 		return err
@@ -62,6 +49,48 @@ func lookUpKeys(ctx context.Context, tx pgx.Tx, b *batch, positions []int32) err
 		}
 	}
 	return nil
+}
+
+// writtenSQL counts what lookUpKeysSQL finds, of one transaction.
+const writtenSQL = `
+select count(*)
+from unnest($1::integer[], $2::uuid[], $3::timestamptz[]) as k (tenant_id, event_id, occurred_at)
+where exists (select from events e
+              where e.tenant_id = k.tenant_id and e.event_id = k.event_id and e.occurred_at = k.occurred_at
+                and e.occurred_at >= $4 and e.occurred_at < $5 and e.xmin = $6::text::xid8::xid
+              offset 0)`
+
+// dayKeys are the keys of one UTC day.
+type dayKeys struct {
+	of       []int32 // their positions
+	tenants  pgtype.FlatArray[int32]
+	ids      pgtype.FlatArray[pgtype.UUID]
+	times    pgtype.FlatArray[time.Time]
+	from, to time.Time
+}
+
+// keysByDay splits positions, which ascend, by day.
+func (b *batch) keysByDay(positions []int32) iter.Seq[dayKeys] {
+	return func(yield func(dayKeys) bool) {
+		for rest := positions; len(rest) > 0; {
+			day := dayOf(b.event(rest[0]).OccurredAt.UnixMicro())
+			n := 1
+			for n < len(rest) && dayOf(b.event(rest[n]).OccurredAt.UnixMicro()) == day {
+				n++
+			}
+			k := dayKeys{
+				of: rest[:n], tenants: make([]int32, n), ids: make([]pgtype.UUID, n), times: make([]time.Time, n),
+				from: startOf(day), to: startOf(day + 1),
+			}
+			for i, p := range k.of {
+				e := b.event(p)
+				k.tenants[i], k.ids[i], k.times[i] = e.Tenant, pgtype.UUID{Bytes: e.ID, Valid: true}, e.OccurredAt
+			}
+			if rest = rest[n:]; !yield(k) {
+				return
+			}
+		}
+	}
 }
 
 // lockIDsSQL takes the locks in the order of the array, which is sorted.

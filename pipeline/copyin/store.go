@@ -38,7 +38,7 @@ func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
 		known := b.duplicates
 		err := w.attempt(ctx, b, recorder, m)
 		if doubt, ok := errors.AsType[*inDoubt](err); ok {
-			committed, unknown := w.outcome(ctx, doubt)
+			committed, unknown := w.outcome(ctx, b, doubt)
 			if unknown != nil {
 				return unknown
 			}
@@ -229,10 +229,18 @@ func rollback(ctx context.Context, tx pgx.Tx) {
 
 const outcomeSQL = `select coalesce(pg_xact_status($1::text::xid8), 'unknown')`
 
-// outcome asks PostgreSQL what became of a transaction, until it is known or ctx ends.
-func (w *Writer) outcome(ctx context.Context, doubt *inDoubt) (committed bool, err error) {
+// outcome asks PostgreSQL what became of a transaction, until it is known or ctx ends. After a crash or a failover that
+// lost the transaction its id is given to another, whose end says nothing: so "committed" counts only where the rows are
+// there and bear the id.
+func (w *Writer) outcome(ctx context.Context, b *batch, doubt *inDoubt) (committed bool, err error) {
 	for wait := firstPause; ; {
 		status, err := w.xactStatus(ctx, doubt.xid)
+		if err == nil && status == "committed" {
+			var ours bool
+			if ours, err = w.wrote(ctx, b, doubt.xid); !ours {
+				status = "aborted"
+			}
+		}
 		switch {
 		case err == nil && (status == "committed" || status == "aborted"):
 			w.m.inDoubt.WithLabelValues(status).Inc()
@@ -253,6 +261,24 @@ func (w *Writer) xactStatus(ctx context.Context, xid string) (status string, err
 	defer cancel()
 	err = w.pool.QueryRow(ctx, outcomeSQL, xid).Scan(&status)
 	return status, err
+}
+
+// wrote says whether the batch's events are stored, by this very transaction.
+func (w *Writer) wrote(ctx context.Context, b *batch, xid string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.AttemptTimeout)
+	defer cancel()
+	positions, found := b.open(), 0
+	var queries pgx.Batch
+	for k := range b.keysByDay(positions) {
+		queries.Queue(writtenSQL, k.tenants, k.ids, k.times, k.from, k.to, xid).QueryRow(func(row pgx.Row) error {
+			var n int
+			err := row.Scan(&n)
+			found += n
+			return err
+		})
+	}
+	err := w.pool.SendBatch(ctx, &queries).Close()
+	return err == nil && found == len(positions) && found > 0, err
 }
 
 const partitionSQL = `select create_events_partition($1)`
