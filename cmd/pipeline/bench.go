@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -38,7 +39,7 @@ func benchCommand(ctx context.Context, args []string, env environment) error {
 	database := fs.String("database-url", "", "`server` to measure, as a URL or key=value string; empty: a private one")
 	out := fs.String("out", filepath.Join("bench", "out"), "`folder` for report.json, report.html and figures.md")
 	figures := fs.String("figures", "", "`file` whose part between <!-- figures --> and <!-- /figures --> is rewritten with the tables")
-	rest, err := parseFlags(fs, args)
+	rest, err := parseFlags(fs, args, math.MaxInt)
 	if err != nil {
 		return err
 	}
@@ -120,7 +121,7 @@ func benchSender(ctx context.Context, args []string, env environment) error {
 	url := fs.String("url", "", "where to post")
 	messages := fs.Int("messages", 10_000, "how many")
 	connections := fs.Int("connections", 64, "over how many connections")
-	if _, err := parseFlags(fs, args); err != nil {
+	if _, err := parseFlags(fs, args, 0); err != nil {
 		return err
 	}
 	return bench.SendFloor(ctx, *url, *messages, *connections, env.stdout)

@@ -44,12 +44,8 @@ func benchSweep(ctx context.Context, kind string, args []string, env environment
 		fs.DurationVar(&base.ReceiverLatency, "receiver-latency", 80*time.Millisecond, "how `long` the receiver takes for an answer")
 		fs.IntVar(&base.Messages, "messages", 20_000, "most `messages` in a round")
 	}
-	rest, err := parseFlags(fs, args)
-	if err != nil {
+	if _, err := parseFlags(fs, args, 0); err != nil {
 		return err
-	}
-	if len(rest) > 0 {
-		return usageError{fmt.Errorf("unexpected argument %q", rest[0])}
 	}
 	points, err := bench.ParseSweep(kind, *text)
 	if err != nil {

@@ -20,12 +20,8 @@ difference is not zero.`, "pipeline books --admin http://127.0.0.1:9090")
 	admin := fs.String("admin", "http://127.0.0.1:9090", "`address` of the pipeline's admin.listen")
 	since := fs.String("since", "", "count in the database from this `mark` on, which an earlier answer gave; empty: since the process started")
 	asJSON := fs.Bool("json", false, "print the answer as JSON")
-	rest, err := parseFlags(fs, args)
-	if err != nil {
+	if _, err := parseFlags(fs, args, 0); err != nil {
 		return err
-	}
-	if len(rest) > 0 {
-		return usageError{fmt.Errorf("unexpected argument %q", rest[0])}
 	}
 	if !strings.Contains(*admin, "://") {
 		*admin = "http://" + *admin

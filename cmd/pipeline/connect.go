@@ -35,24 +35,28 @@ func databaseFlags(fs *flag.FlagSet) func(environ []string) (*config, error) {
 	}
 }
 
-// connectDatabase connects to the configured database, or to the private PostgreSQL of a pipeline that runs. close it in
-// the end.
-func connectDatabase(ctx context.Context, cfg *config) (*pgx.Conn, error) {
+// withDatabase calls f with a connection to the configured database, or to the private PostgreSQL of a pipeline that runs.
+func withDatabase(ctx context.Context, cfg *config, f func(*pgx.Conn) error) error {
 	address := cfg.databaseURL
 	if address == "" {
 		var err error
 		if address, err = runningPostgres(cfg.dataDir); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	settings, err := pgx.ParseConfig(address)
 	if err != nil {
-		return nil, fmt.Errorf("database-url: %w", err)
+		return fmt.Errorf("database-url: %w", err)
 	}
 	if settings.ConnectTimeout == 0 {
 		settings.ConnectTimeout = 10 * time.Second
 	}
-	return pgx.ConnectConfig(ctx, settings)
+	conn, err := pgx.ConnectConfig(ctx, settings)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	return f(conn)
 }
 
 // runningPostgres gives the address of the private PostgreSQL that a pipeline runs under dir.

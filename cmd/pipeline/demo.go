@@ -37,12 +37,8 @@ func demoCommand(ctx context.Context, args []string, env environment) error {
 	fs.IntVar(&o.visits, "visits", 3000, "`visits` to the shop, each with about 7 events")
 	fs.Uint64Var(&o.seed, "seed", 1, "`seed` of the day")
 	fs.BoolVar(&o.keep, "keep", false, "stay up until Ctrl-C")
-	rest, err := parseFlags(fs, args)
-	if err != nil {
+	if _, err := parseFlags(fs, args, 0); err != nil {
 		return err
-	}
-	if len(rest) > 0 {
-		return usageError{fmt.Errorf("unexpected argument %q", rest[0])}
 	}
 	if o.visits < 1 || o.visits > 1_000_000 {
 		return usageError{fmt.Errorf("--visits: %d; has to be 1 to 1,000,000", o.visits)}

@@ -32,16 +32,13 @@ func explainCommand(ctx context.Context, args []string, env environment) error {
 	tenant := fs.Int("tenant", 1, "`id` of the tenant that the event belongs to")
 	rules := fs.String("rules", "", "rules `file` (default: the configured one)")
 	settings := databaseFlags(fs)
-	rest, err := parseFlags(fs, args)
+	rest, err := parseFlags(fs, args, 1)
 	if err != nil {
 		return err
 	}
 	if len(rest) == 0 {
 		fs.Usage()
 		return flag.ErrHelp
-	}
-	if len(rest) > 1 {
-		return usageError{fmt.Errorf("unexpected argument %q", rest[1])}
 	}
 	cfg, err := settings(env.environ)
 	if err != nil {
@@ -61,13 +58,10 @@ func explainCommand(ctx context.Context, args []string, env environment) error {
 			return fmt.Errorf("the rules have errors; see \"pipeline rules check %s\"", cfg.evaluate.Rules)
 		}
 	}
-	conn, err := connectDatabase(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	x.conn = conn
-	return x.explain(ctx, rest[0])
+	return withDatabase(ctx, cfg, func(conn *pgx.Conn) error {
+		x.conn = conn
+		return x.explain(ctx, rest[0])
+	})
 }
 
 // explainer prints one story.

@@ -46,7 +46,7 @@ func importCommand(ctx context.Context, args []string, env environment) error {
 	fs.StringVar(&o.rejected, "rejected", "", "`file` for refused events (default FILE.rejected.ndjson; none for standard input)")
 	fs.DurationVar(&o.showEvery, "progress-every", 5*time.Second, "how `long` between two lines of progress without a terminal")
 	fs.Lookup("write-key").DefValue = ""
-	rest, err := parseFlags(fs, args)
+	rest, err := parseFlags(fs, args, 1)
 	if err != nil {
 		return err
 	}

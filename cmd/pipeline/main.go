@@ -9,8 +9,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -156,8 +159,8 @@ func newFlags(env environment, name, about, example string) *flag.FlagSet {
 	return fs
 }
 
-// parseFlags parses args, in which flags may stand before and after the arguments, and gives the arguments.
-func parseFlags(fs *flag.FlagSet, args []string) ([]string, error) {
+// parseFlags parses args, in which flags may stand before and after the arguments, and gives the arguments, at most so many.
+func parseFlags(fs *flag.FlagSet, args []string, most int) ([]string, error) {
 	var rest []string
 	for {
 		if err := fs.Parse(args); err != nil {
@@ -171,16 +174,42 @@ func parseFlags(fs *flag.FlagSet, args []string) ([]string, error) {
 			}
 			return nil, usageError{err}
 		}
-		if fs.NArg() == 0 {
+		if done := len(args) - fs.NArg(); done > 0 && args[done-1] == "--" {
+			rest, args = append(rest, fs.Args()...), nil
+		} else if fs.NArg() > 0 {
+			rest, args = append(rest, fs.Arg(0)), fs.Args()[1:]
+		} else {
+			args = nil
+		}
+		if len(rest) > most {
+			return nil, usageError{fmt.Errorf("unexpected argument %q", rest[most])}
+		}
+		if len(args) == 0 {
 			return rest, nil
 		}
-		done := len(args) - fs.NArg()
-		if done > 0 && args[done-1] == "--" {
-			return append(rest, fs.Args()...), nil
-		}
-		rest = append(rest, fs.Arg(0))
-		args = fs.Args()[1:]
 	}
+}
+
+// parseAction parses the flags of a command that has several actions, each with the most arguments that it takes, and
+// gives the action and its arguments. Without any it prints the help.
+func parseAction(fs *flag.FlagSet, args []string, actions map[string]int) (action string, rest []string, err error) {
+	rest, err = parseFlags(fs, args, math.MaxInt)
+	if err != nil {
+		return "", nil, err
+	}
+	if len(rest) == 0 {
+		fs.Usage()
+		return "", nil, flag.ErrHelp
+	}
+	action, rest = rest[0], rest[1:]
+	most, known := actions[action]
+	switch {
+	case !known:
+		return "", nil, usageError{fmt.Errorf("unknown action %q%s", action, didYouMean(action, slices.Sorted(maps.Keys(actions))))}
+	case len(rest) > most:
+		return "", nil, usageError{fmt.Errorf("unexpected argument %q", rest[most])}
+	}
+	return action, rest, nil
 }
 
 func indent(s string) string {

@@ -4,15 +4,17 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"sluice/pipeline/claim"
+
+	"github.com/jackc/pgx/v5"
 )
 
 const outboxAbout = `What was promised to be delivered, and what became of it.
@@ -25,8 +27,6 @@ const outboxAbout = `What was promised to be delivered, and what became of it.
 retry and discard say what they would do; with --yes they do it, --rate messages a second. What they did is done, so
 after an interruption the same command goes on; --after ID skips what was looked at.
 A retried message keeps its Idempotency-Key; a broker that drops repeats gets another id for it.`
-
-var outboxActions = []string{"list", "show", "retry", "discard"}
 
 type outboxOptions struct {
 	filter claim.Filter
@@ -78,21 +78,13 @@ pipeline outbox discard 1017 1018 --yes`)
 	fs.BoolVar(&o.asJSON, "json", false, "list and show as JSON, one message a line")
 	fs.BoolVar(&o.yes, "yes", false, "do it, do not only say what would be done")
 	settings := databaseFlags(fs)
-	rest, err := parseFlags(fs, args)
+	action, rest, err := parseAction(fs, args, map[string]int{"list": 0, "show": 1, "retry": math.MaxInt, "discard": math.MaxInt})
 	if err != nil {
 		return err
 	}
-	if len(rest) == 0 {
-		fs.Usage()
-		return flag.ErrHelp
-	}
-	action := rest[0]
-	if !slices.Contains(outboxActions, action) {
-		return usageError{fmt.Errorf("unknown action %q%s", action, didYouMean(action, outboxActions))}
-	}
-	for _, text := range rest[1:] {
+	for _, text := range rest {
 		id, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || action == "list" {
+		if err != nil {
 			return usageError{fmt.Errorf("unexpected argument %q", text)}
 		}
 		o.filter.IDs = append(o.filter.IDs, id)
@@ -109,26 +101,23 @@ pipeline outbox discard 1017 1018 --yes`)
 	if err != nil {
 		return err
 	}
-	conn, err := connectDatabase(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	switch action {
-	case "list":
-		return listOutbox(ctx, conn, o, env.stdout)
-	case "show":
-		return showOutbox(ctx, conn, o, env.stdout)
-	case "retry":
-		if o.filter.Statuses == nil {
-			o.filter.Statuses = []string{"dead"}
+	return withDatabase(ctx, cfg, func(conn *pgx.Conn) error {
+		switch action {
+		case "list":
+			return listOutbox(ctx, conn, o, env.stdout)
+		case "show":
+			return showOutbox(ctx, conn, o, env.stdout)
+		case "retry":
+			if o.filter.Statuses == nil {
+				o.filter.Statuses = []string{"dead"}
+			}
+			return changeOutbox(ctx, conn, o, "retried", claim.Retry, env.stdout)
 		}
-		return changeOutbox(ctx, conn, o, "retried", claim.Retry, env.stdout)
-	}
-	if o.filter.Statuses == nil {
-		o.filter.Statuses = []string{"pending", "failed", "dead"}
-	}
-	return changeOutbox(ctx, conn, o, "discarded", claim.Discard, env.stdout)
+		if o.filter.Statuses == nil {
+			o.filter.Statuses = []string{"pending", "failed", "dead"}
+		}
+		return changeOutbox(ctx, conn, o, "discarded", claim.Discard, env.stdout)
+	})
 }
 
 func listOutbox(ctx context.Context, db claim.DB, o outboxOptions, w io.Writer) error {

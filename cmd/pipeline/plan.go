@@ -32,7 +32,7 @@ pipeline plan --from ingest.json --from deliver.json --rate 30000 --matching 5% 
 	fs.IntVar(&t.NodeCores, "node-cores", 0, "`cores` of a machine that runs the program; 0: as measured")
 	fs.Float64Var(&t.Retention, "retention", 30, "`days` that events are kept")
 	asJSON := fs.Bool("json", false, "print the plan as JSON")
-	rest, err := parseFlags(fs, args)
+	_, err := parseFlags(fs, args, 0)
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,6 @@ pipeline plan --from ingest.json --from deliver.json --rate 30000 --matching 5% 
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	fault(len(rest) > 0, "unexpected arguments %q", rest)
 	fault(len(from) == 0, "--from: give the file of an ingest sweep, made by: pipeline bench ingest --sweep batch=500,2000,writers=1,2,4 --out ingest.json")
 	fault(t.Rate <= 0, "--rate: give the events a second that the system has to take")
 	fault(t.Receiver < 0 || t.P99 <= 0 || t.NodeCores < 0 || t.Retention < 0, "--receiver, --p99, --node-cores and --retention can't be negative, and --p99 has to be positive")

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -43,36 +42,23 @@ func quarantineCommand(ctx context.Context, args []string, env environment) erro
 	limit := fs.Int("limit", 50, "most `rows` to list")
 	yes := fs.Bool("yes", false, "delete, do not only say how many")
 	settings := databaseFlags(fs)
-	rest, err := parseFlags(fs, args)
+	action, rest, err := parseAction(fs, args, map[string]int{"list": 0, "export": 1, "delete": 0})
 	if err != nil {
 		return err
-	}
-	if len(rest) == 0 {
-		fs.Usage()
-		return flag.ErrHelp
 	}
 	cfg, err := settings(env.environ)
 	if err != nil {
 		return err
 	}
-	actions := []string{"list", "export", "delete"}
-	if most := map[string]int{"list": 1, "export": 2, "delete": 1}[rest[0]]; most == 0 {
-		return usageError{fmt.Errorf("unknown action %q%s", rest[0], didYouMean(rest[0], actions))}
-	} else if len(rest) > most {
-		return usageError{fmt.Errorf("unexpected argument %q", rest[most])}
-	}
-	conn, err := connectDatabase(ctx, cfg)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	switch rest[0] {
-	case "list":
-		return listQuarantine(ctx, conn, f, *limit, env.stdout)
-	case "export":
-		return exportQuarantine(ctx, conn, f, append(rest, "-")[1], env)
-	}
-	return deleteQuarantine(ctx, conn, f, *yes, env.stdout)
+	return withDatabase(ctx, cfg, func(conn *pgx.Conn) error {
+		switch action {
+		case "list":
+			return listQuarantine(ctx, conn, f, *limit, env.stdout)
+		case "export":
+			return exportQuarantine(ctx, conn, f, append(rest, "-")[0], env)
+		}
+		return deleteQuarantine(ctx, conn, f, *yes, env.stdout)
+	})
 }
 
 func (f quarantineFilter) arguments() []any {

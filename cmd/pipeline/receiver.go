@@ -47,12 +47,9 @@ Secrets come from the environment: RECEIVER_WEBHOOK_SECRET (whsec_..., Standard 
 	fs.IntVar(&o.keepKeys, "keep-keys", 1_000_000, "idempotency `keys` to remember; about 100 bytes each")
 	fs.IntVar(&o.keepMessages, "keep-messages", 100, "`messages` to show at /messages; at most 16 KiB each")
 	fs.Uint64Var(&o.seed, "seed", 0, "`seed` of the random choices; 0 takes a new one each time")
-	rest, err := parseFlags(fs, args)
+	_, err := parseFlags(fs, args, 0)
 	if err != nil {
 		return err
-	}
-	if len(rest) > 0 {
-		return usageError{fmt.Errorf("unexpected argument %q", rest[0])}
 	}
 	if o.verifiers, err = receiverVerifiers(env.environ); err != nil {
 		return usageError{err}

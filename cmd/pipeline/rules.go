@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"slices"
@@ -39,13 +38,9 @@ func rulesCommand(ctx context.Context, args []string, env environment) error {
 	fs.StringVar(&back.maxLate, "max-late", "", "backtest: leave events out that happened so long before they arrived, like 2d; fewer days are read (default: none is left out)")
 	fs.BoolVar(&back.json, "json", false, "backtest: print the report as JSON")
 	settings := databaseFlags(fs)
-	rest, err := parseFlags(fs, args)
+	action, rest, err := parseAction(fs, args, map[string]int{"check": 1, "test": 1, "backtest": 1, "list": 0})
 	if err != nil {
 		return err
-	}
-	if len(rest) == 0 {
-		fs.Usage()
-		return flag.ErrHelp
 	}
 	cfg, err := settings(env.environ)
 	if err != nil {
@@ -57,50 +52,27 @@ func rulesCommand(ctx context.Context, args []string, env environment) error {
 	if *tenants != "" {
 		cfg.tenants = *tenants
 	}
-	switch action := rest[0]; action {
-	case "check", "test", "backtest":
-		file := cfg.evaluate.Rules
-		if len(rest) > 2 {
-			return usageError{fmt.Errorf("unexpected argument %q", rest[2])}
-		}
-		if len(rest) == 2 {
-			file = rest[1]
-		}
-		if file == "" {
-			return usageError{errors.New("which rules? Name a file or a folder")}
-		}
-		known, err := knownNames(cfg)
-		if err != nil {
-			return err
-		}
-		switch action {
-		case "check":
-			return checkRules(ctx, cfg, file, known, env.stdout)
-		case "test":
-			return testRules(file, known, env.stdout)
-		}
-		if back.against == "" && cfg.evaluate.Rules != file {
-			back.against = cfg.evaluate.Rules
-		}
-		conn, err := connectDatabase(ctx, cfg)
-		if err != nil {
-			return err
-		}
-		defer conn.Close(context.WithoutCancel(ctx))
-		return backtestRules(ctx, conn, back, file, known, env)
-	case "list":
-		if len(rest) > 1 {
-			return usageError{fmt.Errorf("unexpected argument %q", rest[1])}
-		}
-		conn, err := connectDatabase(ctx, cfg)
-		if err != nil {
-			return err
-		}
-		defer conn.Close(context.WithoutCancel(ctx))
-		return listRules(ctx, conn, env.stdout)
-	default:
-		return usageError{fmt.Errorf("unknown action %q%s", action, didYouMean(action, []string{"check", "test", "backtest", "list"}))}
+	if action == "list" {
+		return withDatabase(ctx, cfg, func(conn *pgx.Conn) error { return listRules(ctx, conn, env.stdout) })
 	}
+	file := append(rest, cfg.evaluate.Rules)[0]
+	if file == "" {
+		return usageError{errors.New("which rules? Name a file or a folder")}
+	}
+	known, err := knownNames(cfg)
+	if err != nil {
+		return err
+	}
+	switch action {
+	case "check":
+		return checkRules(ctx, cfg, file, known, env.stdout)
+	case "test":
+		return testRules(file, known, env.stdout)
+	}
+	if back.against == "" && cfg.evaluate.Rules != file {
+		back.against = cfg.evaluate.Rules
+	}
+	return withDatabase(ctx, cfg, func(conn *pgx.Conn) error { return backtestRules(ctx, conn, back, file, known, env) })
 }
 
 // knownNames reads the names that rules may use, from the files that are configured.
@@ -158,12 +130,11 @@ func lintVolume(ctx context.Context, cfg *config, set *evaluate.Set, out io.Writ
 	}
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	conn, err := connectDatabase(ctx, cfg)
 	var found evaluate.LoadErrors
-	if err == nil {
-		defer conn.Close(context.WithoutCancel(ctx))
+	err := withDatabase(ctx, cfg, func(conn *pgx.Conn) (err error) {
 		found, err = set.LintVolume(ctx, conn)
-	}
+		return err
+	})
 	if err != nil {
 		fmt.Fprintf(out, "whether enough happens for the rate rules was not looked at: %v\n", err)
 	}

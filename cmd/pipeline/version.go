@@ -8,7 +8,7 @@ import (
 
 func versionCommand(_ context.Context, args []string, env environment) error {
 	fs := newFlags(env, "version", "Prints the version of the program, the commit it was built from, and the Go that built it.", "pipeline version")
-	if _, err := parseFlags(fs, args); err != nil {
+	if _, err := parseFlags(fs, args, 0); err != nil {
 		return err
 	}
 	fmt.Fprintln(env.stdout, version())
