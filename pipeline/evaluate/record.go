@@ -65,14 +65,25 @@ type recorder struct {
 // never wait for each other in a circle.
 func (p *Plan) Record(ctx context.Context, tx pgx.Tx, stored []bool) error {
 	p.reset()
+	heard := map[*listener]int{} // events by the first listener of a list: many events share few lists
+	lists := map[*listener][]listener{}
 	for _, i := range p.looked {
-		if stored[i] {
-			p.outcome.looked[p.events[i].Tenant]++
-			for _, list := range p.set.listeners(&p.events[i]) {
-				for _, l := range list {
-					p.outcome.evaluated[l.rule]++
-				}
+		if !stored[i] {
+			continue
+		}
+		p.outcome.looked[p.events[i].Tenant]++
+		for _, list := range p.set.listeners(&p.events[i]) {
+			if len(list) == 0 {
+				continue
 			}
+			if heard[&list[0]]++; heard[&list[0]] == 1 {
+				lists[&list[0]] = list
+			}
+		}
+	}
+	for first, list := range lists {
+		for _, l := range list {
+			p.outcome.evaluated[l.rule] += heard[first]
 		}
 	}
 	for _, f := range p.failures {
