@@ -5,8 +5,11 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +32,7 @@ type Events struct {
 	offsets [][]int // of each event's id in its body
 	rows    []byte  // slots rows as a binary COPY stream
 	rowIDs  []int
+	values  [][]any      // slots rows in Go's types
 	next    atomic.Int64 // request
 	base    atomic.Int64 // event from which on retries may repeat
 }
@@ -150,11 +154,13 @@ func writeID(b []byte, u pipeline.UUID) {
 	hex.Encode(b[24:], u[10:16])
 }
 
-const copyEventsSQL = `copy events (event_id, tenant_id, event_name, occurred_at, anonymous_id, user_id, session_id, page_url, referrer,
-	user_agent, properties, received_at, client_id) from stdin (format binary)`
+var copyEventsColumns = []string{"event_id", "tenant_id", "event_name", "occurred_at", "anonymous_id", "user_id", "session_id", "page_url", "referrer",
+	"user_agent", "properties", "received_at", "client_id"}
 
-// prepareRows gets the rows that the events become as a binary COPY stream from PostgreSQL itself, so that playing it
-// costs no encoding at all.
+var copyEventsSQL = "copy events (" + strings.Join(copyEventsColumns, ", ") + ") from stdin (format binary)"
+
+// prepareRows gets the rows that the events become from PostgreSQL itself: as a binary COPY stream, so that playing it
+// costs no encoding at all, and in Go's types.
 func (e *Events) prepareRows(ctx context.Context, db *Database) error {
 	conn, err := pgx.Connect(ctx, db.URL)
 	if err != nil {
@@ -169,15 +175,27 @@ func (e *Events) prepareRows(ctx context.Context, db *Database) error {
 	})); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
-	const rowsSQL = `copy (
+	const rowsSQL = `
 		select e.event_id, 1, e.event_name, e.occurred_at, e.anonymous_id, e.user_id, e.session_id, e.page_url, e.referrer,
 			e.user_agent, e.properties, now(), null::text
 		from request, jsonb_to_recordset(body) as e (event_id uuid, event_name text, occurred_at timestamptz, anonymous_id text,
 			user_id text, session_id text, page_url text, referrer text, user_agent text, properties jsonb)
-		order by n) to stdout (format binary)`
+		order by n`
 	var stream bytes.Buffer
-	if _, err := conn.PgConn().CopyTo(ctx, &stream, rowsSQL); err != nil {
+	if _, err := conn.PgConn().CopyTo(ctx, &stream, "copy ("+rowsSQL+") to stdout (format binary)"); err != nil {
 		return fmt.Errorf("bench: %w", err)
+	}
+	rows, _ := conn.Query(ctx, rowsSQL) // rows carries the error
+	if e.values, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) ([]any, error) { return row.Values() }); err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
+	properties := slices.Index(copyEventsColumns, "properties")
+	for i := range e.values { // as text, since a map would have to be marshalled, which is not COPY's cost
+		raw, err := json.Marshal(e.values[i][properties])
+		if err != nil {
+			return fmt.Errorf("bench: %w", err)
+		}
+		e.values[i][properties] = raw
 	}
 	e.rows = stream.Bytes()
 	at := 11 + 4 + 4 // signature, flags, length of the extension (none)

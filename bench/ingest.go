@@ -83,6 +83,10 @@ func (l *lab) ingest(ctx context.Context) (_ []Result, err error) {
 			}
 		}
 	}
+	byPgx, err := l.pgxFloor(ctx, clean, d)
+	if err != nil {
+		return nil, err
+	}
 	floor := &Floor{Name: "raw COPY, 2 connections", rates: rawRates, CPU: rawCPU.medianCPU()}
 	var results []Result
 	add := func(s *side, name, title string, mostPostgres float64) *Result {
@@ -93,6 +97,7 @@ func (l *lab) ingest(ctx context.Context) (_ []Result, err error) {
 		} else {
 			r.Checks = append(r.Checks, Check{What: "of raw COPY", Got: of, Bound: 0.7, Floor: true},
 				Check{What: "program CPU", Got: spread(s.cpu.program), Unit: "us/event", Bound: 5})
+			r.Note = fmt.Sprintf("of COPY by pgx from Go's types %s; that takes %s us of its own CPU", figure(r.Rate.Median/byPgx.Rate.Median), figure(byPgx.CPU.Generator))
 		}
 		if l.db.postmaster != 0 {
 			r.Checks = append(r.Checks, Check{What: "PostgreSQL CPU, times raw COPY's", Got: ratios(s.cpu.postgres, rawCPU.cpu.postgres), Bound: mostPostgres})
@@ -107,6 +112,8 @@ func (l *lab) ingest(ctx context.Context) (_ []Result, err error) {
 	evaluation.Checks = []Check{{What: "time in transactions per event, times that without rules", Got: ratios(decided.stages["transaction_us_per_event"], plain.stages["transaction_us_per_event"]), Bound: 1.25}}
 	results = append(results, evaluation)
 
+	results = append(results, byPgx)
+
 	past := spreadOut.result("ingest-days", fmt.Sprintf("no rules, events spread over today and %d days before", days-1), &Floor{Name: "no rules", rates: plain.rates, CPU: plain.medianCPU()})
 	cpu := func(s *side) (sum []float64) {
 		for i := range s.cpu.program {
@@ -119,6 +126,32 @@ func (l *lab) ingest(ctx context.Context) (_ []Result, err error) {
 
 	latency, err := l.latency(ctx, decided, spread(decided.rates).Median)
 	return append(results, latency...), err
+}
+
+// pgxFloor is a row for information: the bound stands on the harder floor.
+func (l *lab) pgxFloor(ctx context.Context, e *Events, d time.Duration) (Result, error) {
+	l.next("COPY by pgx")
+	var one side
+	for range pick(l, 1, 3) {
+		if err := l.db.reset(ctx); err != nil {
+			return Result{}, err
+		}
+		var rows int64
+		var wall time.Duration
+		spent, err := measure(l.db, 0, func() (err error) {
+			rows, wall, err = pgxCopy(ctx, l.db, e, d)
+			return err
+		})
+		if err != nil {
+			return Result{}, err
+		}
+		if stored, ids, err := l.db.stored(ctx); err != nil || stored != rows || ids != rows {
+			return Result{}, errors.Join(err, errors.New("bench: COPY by pgx stored another number of rows than it copied"))
+		}
+		one.rates = append(one.rates, float64(rows)/wall.Seconds())
+		one.spent(spent.per(rows))
+	}
+	return one.result("copy-pgx", "no program: the rows of raw COPY from Go's types by pgx's CopyFrom, whose CPU is the generator's", nil), nil
 }
 
 func (l *lab) warm(ctx context.Context, s *side) error {

@@ -10,7 +10,7 @@ import (
 func Suite(ctx context.Context, o Options) (_ *Report, err error) {
 	start := time.Now()
 	rounds := map[bool]int{true: 3 + 3 + 3 + 3, false: 7 + 5 + 5 + 5}[o.Quick]
-	l, err := openLab(ctx, o, rounds+4)
+	l, err := openLab(ctx, o, rounds+5)
 	if err != nil {
 		return nil, err
 	}
