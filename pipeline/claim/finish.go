@@ -121,12 +121,20 @@ type columns struct {
 
 // newColumns sorts by id on the way.
 func newColumns(now time.Time, results []pipeline.Result) columns {
-	results = slices.Clone(results)
-	slices.SortFunc(results, func(a, b pipeline.Result) int { return cmp.Compare(a.MessageID, b.MessageID) })
+	sorted := make([]*pipeline.Result, len(results))
+	for i := range results {
+		sorted[i] = &results[i]
+	}
+	slices.SortFunc(sorted, func(a, b *pipeline.Result) int { return cmp.Compare(a.MessageID, b.MessageID) })
 	n := len(results)
 	c := columns{make([]int64, n), make([]string, n), make([]string, n), make([]string, n), make([]int32, n), make([]float64, n), make([]float64, n), make([]float64, n)}
-	for i, r := range results {
-		c.ids[i], c.tokens[i], c.statuses[i] = r.MessageID, r.Token.String(), string(r.Status)
+	for i, r := range sorted {
+		if i > 0 && r.Token == sorted[i-1].Token { // those of one claim
+			c.tokens[i] = c.tokens[i-1]
+		} else {
+			c.tokens[i] = r.Token.String()
+		}
+		c.ids[i], c.statuses[i] = r.MessageID, string(r.Status)
 		c.retryIn[i], c.errors[i], c.httpStatus[i] = r.RetryIn.Seconds(), r.Error, int32(r.HTTPStatus)
 		c.startedAgo[i], c.latency[i] = -1, r.Latency.Seconds() // nothing was sent
 		if !r.StartedAt.IsZero() {

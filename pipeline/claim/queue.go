@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,6 +31,8 @@ type Queue struct {
 	mode    pgx.QueryExecMode
 
 	order map[string]int16 // how to claim for a destination that keeps an order; see Ordered
+
+	last atomic.Int64 // how many leases the last claim gave: room for the next one's
 
 	mu      sync.Mutex
 	cursors map[string]*cursor
@@ -134,9 +137,10 @@ func (q *Queue) Claim(ctx context.Context, room map[string]int) ([]pipeline.Leas
 		return nil, q.failed("claim", err)
 	}
 	taken, ends := map[string]int{}, map[string]end{}
-	leases, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (pipeline.Lease, error) {
-		l := pipeline.Lease{Token: token, Until: start.Add(q.cfg.Lease)}
-		var runAfter time.Time
+	var l pipeline.Lease // what rows are scanned into, one after the other
+	var runAfter time.Time
+	leases, err := pgx.AppendRows(make([]pipeline.Lease, 0, q.last.Load()), rows, func(row pgx.CollectableRow) (pipeline.Lease, error) {
+		l = pipeline.Lease{Token: token, Until: start.Add(q.cfg.Lease)}
 		err := row.Scan(&l.ID, &l.Tenant, &l.Type, &l.SubjectKey, &l.IdempotencyKey, &l.Destination, &l.Payload, &l.Headers,
 			&l.Rule, &l.CreatedAt, &l.Attempt, &l.Redrives, &runAfter)
 		if e := ends[l.Destination]; err == nil && (runAfter.After(e.time) || runAfter.Equal(e.time) && l.ID > e.id) {
@@ -148,6 +152,7 @@ func (q *Queue) Claim(ctx context.Context, room map[string]int) ([]pipeline.Leas
 	if err != nil {
 		return nil, q.failed("claim", err)
 	}
+	q.last.Store(int64(len(leases)))
 	q.metrics.claims.Inc()
 	took := time.Since(start)
 	q.metrics.claimSeconds.Observe(took.Seconds())

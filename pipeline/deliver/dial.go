@@ -98,6 +98,7 @@ func (d *dialer) dial(addr string, timeout time.Duration) (net.Conn, error) {
 		return nil, err
 	}
 	wrapped := &conn{Conn: c, dialer: d}
+	wrapped.local = localAddr{c.LocalAddr(), wrapped}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
@@ -124,6 +125,7 @@ func (d *dialer) closeAll() {
 type conn struct {
 	net.Conn
 	dialer                     *dialer
+	local                      net.Addr
 	answered, answering, stale bool
 }
 
@@ -156,7 +158,7 @@ func (c *conn) Close() error {
 }
 
 // LocalAddr leads from the addresses that fasthttp notes with an answer to the connection.
-func (c *conn) LocalAddr() net.Addr { return localAddr{c.Conn.LocalAddr(), c} }
+func (c *conn) LocalAddr() net.Addr { return c.local }
 
 type localAddr struct {
 	net.Addr

@@ -233,11 +233,18 @@ func (d *Dispatcher) room(turn int) map[string]int {
 // spread hands leases to their lanes.
 func (d *Dispatcher) spread(leases []pipeline.Lease, room map[string]int) {
 	byLane := map[string][]pipeline.Lease{}
-	for _, lease := range leases {
-		byLane[lease.Destination] = append(byLane[lease.Destination], lease)
-		d.held.Add(1)
-		d.bytes.Add(int64(len(lease.Payload)))
+	bytes := 0
+	for i := range leases {
+		lease := &leases[i]
+		of := byLane[lease.Destination]
+		if of == nil {
+			of = make([]pipeline.Lease, 0, min(len(leases), room[lease.Destination]))
+		}
+		byLane[lease.Destination] = append(of, *lease)
+		bytes += len(lease.Payload)
 	}
+	d.held.Add(int64(len(leases)))
+	d.bytes.Add(int64(bytes))
 	for name, n := range room {
 		d.lanes[name].add(byLane[name], n, func(l *lane) { d.senders.Go(func() { d.send(l) }) })
 	}
@@ -245,8 +252,11 @@ func (d *Dispatcher) spread(leases []pipeline.Lease, room map[string]int) {
 
 // send is one sender: it sends what its lane has until that is empty.
 func (d *Dispatcher) send(l *lane) {
+	t := &term{}
+	var lease pipeline.Lease
 	for {
-		lease, ok, claim := l.next()
+		var ok, claim bool
+		lease, ok, claim = l.next(t)
 		if claim {
 			poke(d.freed)
 		}
@@ -254,7 +264,6 @@ func (d *Dispatcher) send(l *lane) {
 			return
 		}
 		r := d.attempt(l, &lease)
-		l.ended(lease.ID)
 		d.done(l, &lease, r)
 	}
 }

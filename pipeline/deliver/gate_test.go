@@ -195,12 +195,13 @@ func TestLeasesAreExtended(t *testing.T) {
 	leases, _ := q.Claim(t.Context(), map[string]int{"crm": 2})
 	d.held.Add(2)
 	l.add(leases, 2, func(*lane) {})
-	first, _, _ := l.next()
+	var at term
+	first, _, _ := l.next(&at)
 	d.extendLane(t.Context(), l, time.Now().Add(time.Hour))
-	if q.extended != 1 || l.sending[first.ID].until.Sub(first.Until) <= 0 {
-		t.Errorf("%d leases extended, the first until %s; want that one, past %s", q.extended, l.sending[first.ID].until, first.Until)
+	if q.extended != 1 || at.until.Sub(first.Until) <= 0 {
+		t.Errorf("%d leases extended, the first until %s; want that one, past %s", q.extended, at.until, first.Until)
 	}
-	if _, ok, _ := l.next(); ok {
+	if _, ok, _ := l.next(&at); ok {
 		t.Error("a message that another worker has is still to be sent")
 	}
 	if d.held.Load() != 1 {

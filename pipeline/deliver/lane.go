@@ -26,7 +26,7 @@ type lane struct {
 
 	mu      sync.Mutex
 	waiting []pipeline.Lease
-	sending map[int64]term // what senders have, by message id
+	sending map[*term]struct{} // what senders have
 	senders int
 	held    int  // waiting, being sent, or sent and not recorded
 	more    bool // the last claim filled its room: there is probably more
@@ -35,7 +35,7 @@ type lane struct {
 }
 
 func newLane(d *Destination, s sink, m *Metrics) *lane {
-	l := &lane{d: d, sink: s, gate: gate{cfg: d.breaker}, sending: map[int64]term{}, seconds: m.seconds.WithLabelValues(d.Name), heldGauge: m.held.WithLabelValues(d.Name),
+	l := &lane{d: d, sink: s, gate: gate{cfg: d.breaker}, sending: map[*term]struct{}{}, seconds: m.seconds.WithLabelValues(d.Name), heldGauge: m.held.WithLabelValues(d.Name),
 		closings: m.closings.WithLabelValues(d.Name), inFlightGauge: m.inFlight.WithLabelValues(d.Name), attempts: map[pipeline.DeliveryStatus]prometheus.Counter{}}
 	if d.rate > 0 {
 		l.limiter = rate.NewLimiter(rate.Limit(d.rate), d.burst)
@@ -72,12 +72,16 @@ func (l *lane) freeLocked() int {
 	return min(capacity-len(l.waiting)-l.senders, 4*capacity-l.held)
 }
 
-// add takes leases that were claimed with the given room, and starts senders for them with start.
+// add takes leases that were claimed with the given room, and keeps the slice; it starts senders for them with start.
 func (l *lane) add(leases []pipeline.Lease, room int, start func(*lane)) {
 	l.mu.Lock()
 	l.more, l.dirty, l.asked = len(leases) >= room, false, false
 	l.held += len(leases)
-	l.waiting = append(l.waiting, leases...)
+	if len(l.waiting) == 0 {
+		l.waiting = leases
+	} else {
+		l.waiting = append(l.waiting, leases...)
+	}
 	n := min(len(l.waiting), l.d.concurrency-l.senders)
 	l.senders += n
 	l.heldGauge.Set(float64(l.held))
@@ -97,12 +101,14 @@ func (l *lane) wantsLocked() bool {
 	return true
 }
 
-// next gives a sender its next lease; without one, the sender has to end. claim says that the claimer should be woken.
-func (l *lane) next() (lease pipeline.Lease, ok, claim bool) {
+// next gives a sender its next lease, and notes it in the sender's term instead of the last one; without one, the sender
+// has to end. claim says that the claimer should be woken.
+func (l *lane) next(t *term) (lease pipeline.Lease, ok, claim bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.waiting) == 0 {
 		l.waiting = nil
+		delete(l.sending, t)
 		l.senders--
 		l.inFlightGauge.Set(float64(l.senders))
 		return pipeline.Lease{}, false, l.wantsLocked()
@@ -110,15 +116,11 @@ func (l *lane) next() (lease pipeline.Lease, ok, claim bool) {
 	lease = l.waiting[0]
 	l.waiting[0] = pipeline.Lease{} // its payload is the sender's now
 	l.waiting = l.waiting[1:]
-	l.sending[lease.ID] = term{lease.Token, lease.Until}
+	if t.id == 0 {
+		l.sending[t] = struct{}{}
+	}
+	*t = term{lease.ID, lease.Token, lease.Until}
 	return lease, true, l.wantsLocked()
-}
-
-// ended says that a sender is through with a message.
-func (l *lane) ended(id int64) {
-	l.mu.Lock()
-	delete(l.sending, id)
-	l.mu.Unlock()
 }
 
 // ending lists the leases that end before t: only their ids and tokens.
@@ -128,9 +130,9 @@ func (l *lane) ending(t time.Time) (held []pipeline.Lease) {
 	add := func(id int64, token pipeline.UUID) {
 		held = append(held, pipeline.Lease{Message: pipeline.Message{ID: id}, Token: token})
 	}
-	for id, s := range l.sending {
+	for s := range l.sending {
 		if s.until.Before(t) {
-			add(id, s.token)
+			add(s.id, s.token)
 		}
 	}
 	for i := range l.waiting {
@@ -149,10 +151,10 @@ func (l *lane) extended(asked []pipeline.Lease, ends map[int64]time.Time) (lost 
 	tokens := make(map[int64]pipeline.UUID, len(asked))
 	for _, a := range asked {
 		tokens[a.ID] = a.Token
-		if s, ok := l.sending[a.ID]; ok && s.token == a.Token {
-			if end, ok := ends[a.ID]; ok {
-				l.sending[a.ID] = term{a.Token, end}
-			}
+	}
+	for s := range l.sending {
+		if end, ok := ends[s.id]; ok && tokens[s.id] == s.token {
+			s.until = end
 		}
 	}
 	kept := l.waiting[:0]
@@ -172,8 +174,10 @@ func (l *lane) extended(asked []pipeline.Lease, ends map[int64]time.Time) (lost 
 	return lost
 }
 
-// term is what has to be known to extend a lease.
+// term is what has to be known to extend a lease. A sender has one; it holds the last lease until the next one comes,
+// since extending what was recorded already changes nothing.
 type term struct {
+	id    int64
 	token pipeline.UUID
 	until time.Time
 }

@@ -96,7 +96,7 @@ func (q *qstash) set(name, value string) { q.headers = append(q.headers, [2]stri
 
 func (q *qstash) send(lease *pipeline.Lease, now, deadline time.Time) answer {
 	body := appendBody(nil, lease)
-	a := q.post(body, deadline, func(req *fasthttp.Request) {
+	a := q.post(lease, body, deadline, func(req *fasthttp.Request) {
 		req.Header.Set("Authorization", "Bearer "+q.token)
 		for _, h := range q.headers {
 			req.Header.Set(h[0], h[1])
@@ -106,7 +106,7 @@ func (q *qstash) send(lease *pipeline.Lease, now, deadline time.Time) answer {
 		setOwn(forward, lease.Headers)
 		forward("Idempotency-Key", lease.IdempotencyKey.String())
 		if q.plain != nil {
-			forward("X-Signature", hex.EncodeToString(q.plain.sum(body)))
+			forward("X-Signature", string(q.plain.append(nil, hex.AppendEncode, body)))
 		}
 	}, func(resp *fasthttp.Response, a *answer) {
 		a.hold = qstashHold(a.status, func(name string) string { return string(resp.Header.Peek(name)) }, now)

@@ -11,10 +11,13 @@ import (
 // one statement runs, the results of the next gather; after a pause, the first one waits RecordWait for others, unless
 // nothing else is held.
 func (d *Dispatcher) record(ctx context.Context) {
-	batch := make([]done, 0, d.cfg.RecordBatch)
+	batch, results := make([]done, 0, d.cfg.RecordBatch), make([]pipeline.Result, 0, d.cfg.RecordBatch)
 	for first := range d.results {
-		batch = d.gather(append(batch[:0], first))
-		d.finish(ctx, batch)
+		batch, results = d.gather(append(batch[:0], first)), results[:0]
+		for i := range batch {
+			results = append(results, batch[i].Result)
+		}
+		d.finish(ctx, results)
 		d.free(batch)
 	}
 }
@@ -39,11 +42,7 @@ func (d *Dispatcher) gather(batch []done) []done {
 
 // finish records one batch, however often that takes. Its leases count as held meanwhile, so that nothing more is
 // claimed than there is room for.
-func (d *Dispatcher) finish(ctx context.Context, batch []done) {
-	results := make([]pipeline.Result, len(batch))
-	for i := range batch {
-		results[i] = batch[i].Result
-	}
+func (d *Dispatcher) finish(ctx context.Context, results []pipeline.Result) {
 	for backoff := firstBackoff; ; backoff = min(2*backoff, lastBackoff) {
 		_, err := d.queue.Finish(ctx, results)
 		if err == nil {

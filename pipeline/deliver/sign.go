@@ -7,6 +7,8 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"hash"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -127,62 +129,73 @@ func (p *parser) version(m *mapping, where *yaml.Node, secret string) []version 
 // minSecret is the least that Standard Webhooks allows, in bytes.
 const minSecret = 24
 
-// sign calls set for each header of a message.
-func (s signer) sign(set func(name, value string), kind, id string, now time.Time, body []byte) {
-	timestamp := seconds(now)
+// sign calls set, which keeps nothing, for each header of a message. It works in b, and gives it back grown.
+func (s signer) sign(b []byte, set func(name string, value []byte), kind string, id []byte, now time.Time, body []byte) []byte {
+	b = append(append(b[:0], id...), '.')
+	b = append(strconv.AppendInt(b, now.Unix(), 10), '.')
+	before, timestamp := b, b[len(id)+1:]
 	if s.standard {
 		set("webhook-id", id)
-		set("webhook-timestamp", timestamp)
+		set("webhook-timestamp", timestamp[:len(timestamp)-1])
 	}
 	if len(s.versions) > 0 {
-		var b []byte
+		b = b[:len(before)]
 		for i, v := range s.versions {
 			if i > 0 {
 				b = append(b, ' ')
 			}
 			if v.hmac != nil {
-				b = append(b, "v1,"...)
-				b = base64.StdEncoding.AppendEncode(b, v.hmac.sum([]byte(id+"."+timestamp+"."), body))
+				b = v.hmac.append(append(b, "v1,"...), base64.StdEncoding.AppendEncode, before, body)
 				continue
 			}
-			content := append([]byte(id+"."+timestamp+"."), body...)
 			b = append(b, "v1a,"...)
-			b = base64.StdEncoding.AppendEncode(b, ed25519.Sign(v.ed25519, content))
+			b = base64.StdEncoding.AppendEncode(b, ed25519.Sign(v.ed25519, slices.Concat(before, body)))
 		}
-		set("webhook-signature", string(b))
+		set("webhook-signature", b[len(before):])
 	}
 	if s.plain != nil {
-		set("X-Signature", hex.EncodeToString(s.plain.sum(body)))
+		b = s.plain.append(b[:len(before)], hex.AppendEncode, body)
+		set("X-Signature", b[len(before):])
 	}
 	if s.github != nil {
-		set("X-Hub-Signature-256", "sha256="+hex.EncodeToString(s.github.sum(body)))
-		set("X-GitHub-Event", kind)
+		b = s.github.append(append(b[:len(before)], "sha256="...), hex.AppendEncode, body)
+		set("X-Hub-Signature-256", b[len(before):])
+		set("X-GitHub-Event", []byte(kind))
 		set("X-GitHub-Delivery", id)
 	}
 	if len(s.stripe) > 0 {
-		b := []byte("t=" + timestamp)
+		b = append(b[:len(before)], "t="...)
+		b = append(b, timestamp[:len(timestamp)-1]...)
 		for _, m := range s.stripe {
-			b = hex.AppendEncode(append(b, ",v1="...), m.sum([]byte(timestamp+"."), body))
+			b = m.append(append(b, ",v1="...), hex.AppendEncode, timestamp, body)
 		}
-		set("Stripe-Signature", string(b))
+		set("Stripe-Signature", b[len(before):])
 	}
+	return b
 }
 
 // mac makes HMAC-SHA256s with one key, from several goroutines. Setting a key up costs two hash blocks, so states are
 // used again.
 type mac struct{ pool sync.Pool }
 
-func newMAC(key []byte) *mac {
-	return &mac{pool: sync.Pool{New: func() any { return hmac.New(sha256.New, key) }}}
+type macState struct {
+	hash.Hash
+	sum []byte
 }
 
-func (m *mac) sum(parts ...[]byte) []byte {
-	h := m.pool.Get().(hash.Hash)
-	h.Reset()
+func newMAC(key []byte) *mac {
+	return &mac{pool: sync.Pool{New: func() any { return &macState{Hash: hmac.New(sha256.New, key)} }}}
+}
+
+// append appends the encoded sum of parts.
+func (m *mac) append(dst []byte, encode func(dst, src []byte) []byte, parts ...[]byte) []byte {
+	s := m.pool.Get().(*macState)
+	s.Reset()
 	for _, p := range parts {
-		h.Write(p)
+		s.Write(p)
 	}
-	sum := h.Sum(nil)
-	m.pool.Put(h)
-	return sum
+	s.sum = s.Sum(s.sum[:0])
+	dst = encode(dst, s.sum)
+	m.pool.Put(s)
+	return dst
 }

@@ -23,7 +23,7 @@ func signerOf(t *testing.T, styles string, secrets ...string) (signer, []error) 
 
 func signed(s signer, id string, now int64, body string) map[string]string {
 	headers := map[string]string{}
-	s.sign(func(name, value string) { headers[name] = value }, "order.placed", id, time.Unix(now, 0), []byte(body))
+	s.sign(nil, func(name string, value []byte) { headers[name] = string(value) }, "order.placed", []byte(id), time.Unix(now, 0), []byte(body))
 	return headers
 }
 

@@ -28,7 +28,7 @@ func (p *parser) slack(m *mapping, d *Destination) {
 type slack struct{ *poster }
 
 func (s slack) send(lease *pipeline.Lease, _, deadline time.Time) answer {
-	return s.post(slackBody(lease), deadline, func(*fasthttp.Request) {}, nil)
+	return s.post(lease, slackBody(lease), deadline, func(*fasthttp.Request) {}, nil)
 }
 
 func slackBody(lease *pipeline.Lease) []byte {

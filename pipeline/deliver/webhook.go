@@ -5,8 +5,8 @@ import (
 	"errors"
 	"net"
 	"net/url"
-	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -123,6 +123,8 @@ type poster struct {
 	dialer  *dialer
 	uri     fasthttp.URI
 	headers [][2]string
+	// requests are ready but for the message.
+	requests sync.Pool
 }
 
 func newPoster(d *Destination, g guard) *poster {
@@ -150,32 +152,46 @@ func newPoster(d *Destination, g guard) *poster {
 		RetryIfErr:                func(*fasthttp.Request, int, error) (resetTimeout, retry bool) { return false, true },
 	}
 	p.uri.Parse(nil, []byte(u.String()))
+	p.requests.New = func() any {
+		req := &fasthttp.Request{}
+		req.SetURI(&p.uri)
+		req.Header.SetMethod(fasthttp.MethodPost)
+		req.Header.SetContentType("application/json")
+		req.Header.SetUserAgent(userAgent)
+		p.setHeaders(req)
+		return req
+	}
 	return p
 }
 
-// post makes one attempt, which ends at the deadline at the latest. fill sets further headers; look, which may be nil,
-// sees the answer.
-func (p *poster) post(body []byte, deadline time.Time, fill func(*fasthttp.Request), look func(*fasthttp.Response, *answer)) answer {
-	req, resp := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
-	defer fasthttp.ReleaseRequest(req)
-	defer fasthttp.ReleaseResponse(resp)
-	req.SetURI(&p.uri)
-	req.Header.SetMethod(fasthttp.MethodPost)
-	req.Header.SetContentType("application/json")
-	req.Header.SetUserAgent(userAgent)
-	fill(req)
+func (p *poster) setHeaders(req *fasthttp.Request) {
 	for _, h := range p.headers {
 		req.Header.Set(h[0], h[1])
 	}
+}
+
+// post makes one attempt, which ends at the deadline at the latest. fill sets further headers, the same ones for every
+// message but for its own; look, which may be nil, sees the answer.
+func (p *poster) post(lease *pipeline.Lease, body []byte, deadline time.Time, fill func(*fasthttp.Request), look func(*fasthttp.Response, *answer)) answer {
+	req, resp := p.requests.Get().(*fasthttp.Request), fasthttp.AcquireResponse()
+	defer fasthttp.ReleaseResponse(resp)
+	fill(req)
+	if len(lease.Headers) > 0 {
+		p.setHeaders(req) // the file's have the last word
+	}
 	req.SetBodyRaw(body)
 	err := p.client.DoDeadline(req, resp, deadline)
+	if len(lease.Headers) == 0 { // another message must not carry this one's own
+		req.SetBodyRaw(nil)
+		p.requests.Put(req)
+	}
 	if err != nil && !errors.Is(err, fasthttp.ErrBodyTooLarge) {
 		return answer{err: err}
 	}
 	// An answer that is too long was still given.
-	a := answer{status: resp.StatusCode(), retryAfter: string(resp.Header.Peek("Retry-After"))}
+	a := answer{status: resp.StatusCode()}
 	if a.status < 200 || a.status > 299 {
-		a.body = excerpt(resp.Body())
+		a.body, a.retryAfter = excerpt(resp.Body()), string(resp.Header.Peek("Retry-After"))
 	}
 	if look != nil {
 		look(resp, &a)
@@ -192,25 +208,39 @@ type webhook struct {
 	*poster
 	signer   signer
 	quoteKey bool
+	buffers  sync.Pool
 }
 
+// buffers are what one send works in.
+type buffers struct{ body, key, signature []byte }
+
 func newWebhook(d *Destination, g guard) *webhook {
-	return &webhook{poster: newPoster(d, g), signer: d.web.signer, quoteKey: d.web.quoteKey}
+	return &webhook{poster: newPoster(d, g), signer: d.web.signer, quoteKey: d.web.quoteKey, buffers: sync.Pool{New: func() any { return &buffers{} }}}
 }
 
 func (w *webhook) send(lease *pipeline.Lease, now, deadline time.Time) answer {
-	body := appendBody(make([]byte, 0, len(lease.Payload)+len(lease.Type)+24), lease)
-	return w.post(body, deadline, func(req *fasthttp.Request) {
+	b := w.buffers.Get().(*buffers)
+	b.body = appendBody(b.body[:0], lease)
+	b.key = append(append(append(b.key[:0], '"'), lease.IdempotencyKey.String()...), '"')
+	quoted := b.key
+	key := quoted[1 : len(quoted)-1]
+	a := w.post(lease, b.body, deadline, func(req *fasthttp.Request) {
 		setOwn(req.Header.Set, lease.Headers)
-		key := lease.IdempotencyKey.String()
 		if w.quoteKey {
-			req.Header.Set("Idempotency-Key", `"`+key+`"`)
+			req.Header.SetBytesV("Idempotency-Key", quoted)
 		} else {
-			req.Header.Set("Idempotency-Key", key)
+			req.Header.SetBytesV("Idempotency-Key", key)
 		}
-		w.signer.sign(req.Header.Set, lease.Type, key, now, body)
+		b.signature = w.signer.sign(b.signature, req.Header.SetBytesV, lease.Type, key, now, b.body)
 	}, nil)
+	if cap(b.body) <= maxKept {
+		w.buffers.Put(b)
+	}
+	return a
 }
+
+// maxKept is the biggest body whose memory is used again, in bytes.
+const maxKept = 64 << 10
 
 const userAgent = "sluice/1 (+https://www.standardwebhooks.com)"
 
@@ -282,5 +312,3 @@ func excerpt(b []byte) string {
 	}
 	return s
 }
-
-func seconds(t time.Time) string { return strconv.FormatInt(t.Unix(), 10) }
