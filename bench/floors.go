@@ -6,6 +6,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -131,7 +132,7 @@ func ServeFloor(ctx context.Context, out io.Writer) error {
 }
 
 // SendFloor is the floor of delivery: it posts ready-made messages, signed in both forms as the program does, from
-// memory, over so many connections, and nothing is recorded.
+// memory, over so many connections, and nothing is recorded. bench/river has the same one.
 func SendFloor(ctx context.Context, url string, messages, connections int, out io.Writer) error {
 	key, err := base64.StdEncoding.DecodeString(secret[len("whsec_"):])
 	if err != nil {
@@ -139,6 +140,7 @@ func SendFloor(ctx context.Context, url string, messages, connections int, out i
 	}
 	client := &fasthttp.Client{MaxConnsPerHost: connections, ReadTimeout: time.Minute, WriteTimeout: time.Minute}
 	defer client.CloseIdleConnections()
+	body := []byte(`{"rule":"rule-0","data":{"user_id":"u-012345","event_id":"018f3f5e-7c1a-7d40-9a51-0123456789ab","price_cents":12345}}`)
 	var next atomic.Int64
 	start := time.Now()
 	p := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
@@ -151,18 +153,25 @@ func SendFloor(ctx context.Context, url string, messages, connections int, out i
 			req.SetRequestURI(url)
 			req.Header.SetMethod(fasthttp.MethodPost)
 			req.Header.SetContentType("application/json")
+			id := pipeline.NewUUIDv4()
+			var b []byte
 			for n := next.Add(1); n <= int64(messages) && ctx.Err() == nil; n = next.Add(1) {
-				body := fmt.Appendf(nil, `{"rule":"rule-0","data":{"user_id":"u-%06d","event_id":"%s","price_cents":%d}}`, n%20_000, pipeline.HashUUID(strconv.FormatInt(n, 10)), n)
-				id, now := pipeline.NewUUIDv4().String(), strconv.FormatInt(time.Now().Unix(), 10)
+				binary.BigEndian.PutUint64(id[8:], uint64(n))
+				b = append(append(b[:0], id.String()...), '.')
+				b = append(strconv.AppendInt(b, time.Now().Unix(), 10), '.')
+				signed := b
+				req.Header.SetBytesV("Idempotency-Key", signed[:36])
+				req.Header.SetBytesV("webhook-id", signed[:36])
+				req.Header.SetBytesV("webhook-timestamp", signed[37:len(signed)-1])
 				standard.Reset()
-				fmt.Fprintf(standard, "%s.%s.%s", id, now, body)
+				standard.Write(signed)
+				standard.Write(body)
+				b = base64.StdEncoding.AppendEncode(append(b, "v1,"...), standard.Sum(nil))
+				req.Header.SetBytesV("webhook-signature", b[len(signed):])
 				plain.Reset()
 				plain.Write(body)
-				req.Header.Set("Idempotency-Key", id)
-				req.Header.Set("webhook-id", id)
-				req.Header.Set("webhook-timestamp", now)
-				req.Header.Set("webhook-signature", "v1,"+base64.StdEncoding.EncodeToString(standard.Sum(nil)))
-				req.Header.Set("X-Signature", "sha256="+hex.EncodeToString(plain.Sum(nil)))
+				b = hex.AppendEncode(b[:len(signed)], plain.Sum(nil))
+				req.Header.SetBytesV("X-Signature", b[len(signed):])
 				req.SetBodyRaw(body)
 				if err := client.Do(req, resp); err != nil {
 					return err
