@@ -130,7 +130,6 @@ func startServer(ctx context.Context) (server, error) {
 	cfg.Settings = map[string]string{
 		"fsync":            "off",
 		"full_page_writes": "off", // of use only after a crash of the machine
-		"shared_buffers":   "64MB",
 		"min_wal_size":     "32MB",
 		"max_connections":  "300",
 	}

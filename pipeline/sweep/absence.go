@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"sluice/pipeline"
 )
@@ -14,36 +16,16 @@ import (
 // takeSQL locks timers that have run out. The partial index on (timer, armed_at) gives exactly these rows, oldest first. A
 // timer that another transaction is just moving is passed over; it is due at the next look, if it still is.
 const takeSQL = `
-with due as materialized (
-	select tenant_id, key, armed_at, trigger_at, trigger_event_id, trigger_occurred_at, extract(epoch from now() - armed_at)::float8 as waited
-	from absence_timers
-	where timer = $1 and armed_at <= now() - $2::interval and armed_at > now() - $3::interval
-	order by armed_at limit $4 for update skip locked)`
-
-// doneSQL marks them as dealt with, up to the trigger that was seen.
-const doneSQL = `,
-done as (
-	update absence_timers t set done_at = d.trigger_at from due d where t.timer = $1 and t.tenant_id = d.tenant_id and t.key = d.key)`
-
-// readSQL gives them with the events that started them.
-const readSQL = `
-select d.tenant_id, d.key, d.armed_at, d.trigger_at, d.waited, d.trigger_event_id, d.trigger_occurred_at, e.event_name, e.received_at,
-	e.anonymous_id, e.user_id, e.session_id, e.page_url, e.referrer, e.user_agent, e.properties, e.client_id
-from due d left join lateral (select * from events e where e.tenant_id = d.tenant_id and e.event_id = d.trigger_event_id
-	and e.occurred_at = d.trigger_occurred_at) e on true
-order by d.armed_at`
-
-// dueSQL is for anchors last and idle: what has run out fires. dueFirstSQL leaves it to firstSQL what does.
-const (
-	dueSQL      = takeSQL + doneSQL + readSQL
-	dueFirstSQL = takeSQL + readSQL
-)
+select ctid, tenant_id, key, armed_at, trigger_at, trigger_event_id, trigger_occurred_at, extract(epoch from now() - armed_at)::float8
+from absence_timers
+where timer = $1 and armed_at <= now() - $2::interval and armed_at > now() - $3::interval
+order by armed_at limit $4 for update skip locked`
 
 // absence decides about the timers of one rule that have run out.
 func (s *Sweeper) absence(ctx context.Context, a pipeline.Absence) error {
 	oldest := 0.0
 	err := s.untilFew(ctx, func(ctx context.Context, tx pgx.Tx) (int, func(), error) {
-		due, waited, err := readDue(ctx, tx, a, s.cfg.Batch)
+		due, places, waited, err := take(ctx, tx, a, s.cfg.Batch)
 		if err != nil || len(due) == 0 {
 			return 0, nil, err
 		}
@@ -51,9 +33,12 @@ func (s *Sweeper) absence(ctx context.Context, a pipeline.Absence) error {
 		n := len(due)
 		expired := 0
 		if a.First {
-			if due, expired, err = firstAnchors(ctx, tx, a, due); err != nil {
-				return 0, nil, err
-			}
+			due, expired, err = firstAnchors(ctx, tx, a, due)
+		} else {
+			err = done(ctx, tx, due, places)
+		}
+		if err != nil {
+			return 0, nil, err
 		}
 		committed, err := s.rules.Fire(ctx, tx, a.Timer, due)
 		if err != nil {
@@ -75,26 +60,56 @@ func (s *Sweeper) absence(ctx context.Context, a pipeline.Absence) error {
 // anyTime is longer ago than any event.
 const anyTime = 100 * 365 * 24 * time.Hour
 
-// readDue gives the timers, and for how many seconds the oldest has been armed.
-func readDue(ctx context.Context, tx pgx.Tx, a pipeline.Absence, limit int) (due []pipeline.Due, waited float64, err error) {
-	sql, lookback := dueSQL, a.Lookback
+// take gives the timers without their events, where their rows are, and for how many seconds the oldest has been armed.
+func take(ctx context.Context, tx pgx.Tx, a pipeline.Absence, limit int) (due []pipeline.Due, places []pgtype.TID, waited float64, err error) {
+	lookback := a.Lookback
 	if a.First {
-		sql, lookback = dueFirstSQL, anyTime // the timer's clock is a bound from below; firstSQL looks at the real one
+		lookback = anyTime // the timer's clock is a bound from below; firstSQL looks at the real one
 	}
-	rows, err := tx.Query(ctx, sql, a.Timer, a.Within, lookback, limit)
+	rows, err := tx.Query(ctx, takeSQL, a.Timer, a.Within, lookback, limit)
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, 0, err
 	}
 	var d pipeline.Due
+	var place pgtype.TID
 	var w float64
-	var e eventRow
-	_, err = pgx.ForEachRow(rows, append([]any{&d.Tenant, &d.Key, &d.Anchor, &d.Latest, &w}, e.fields()...), func() error {
+	_, err = pgx.ForEachRow(rows, []any{&place, &d.Tenant, &d.Key, &d.Anchor, &d.Latest, &d.Trigger.ID, &d.Trigger.OccurredAt, &w}, func() error {
 		waited = max(waited, w)
-		d.Trigger = e.event(d.Tenant)
-		due = append(due, d)
+		due, places = append(due, d), append(places, place)
 		return nil
 	})
-	return due, waited, err
+	return due, places, waited, err
+}
+
+// doneSQL marks timers as dealt with, up to the trigger that was seen. The transaction that has them locked finds them by
+// where they are. The statement that locks them could not: it does not see a row that moved just before.
+const doneSQL = `update absence_timers set done_at = trigger_at where ctid = any($1)`
+
+// eventsSQL reads the events that started timers, one by one by their key. The bounds tell which days they are of.
+const eventsSQL = `
+select n, event_id, occurred_at, event_name, received_at, anonymous_id, user_id, session_id, page_url, referrer, user_agent, properties, client_id
+from unnest($1::int[], $2::uuid[], $3::timestamptz[]) with ordinality as t (tenant, id, at, n)
+cross join lateral (select * from events where tenant_id = tenant and event_id = id and occurred_at = at
+	and occurred_at between $4 and $5 limit 1) e`
+
+// done marks the timers, and completes them by their events; the name of one that is no longer stored is empty.
+func done(ctx context.Context, tx pgx.Tx, due []pipeline.Due, places []pgtype.TID) error {
+	tenants, ids, at := make([]int32, len(due)), make([]pipeline.UUID, len(due)), make([]time.Time, len(due))
+	for i, d := range due {
+		tenants[i], ids[i], at[i] = d.Tenant, d.Trigger.ID, d.Trigger.OccurredAt
+	}
+	b := &pgx.Batch{}
+	b.Queue(eventsSQL, tenants, ids, at, slices.MinFunc(at, time.Time.Compare), slices.MaxFunc(at, time.Time.Compare)).Query(func(rows pgx.Rows) error {
+		var n int
+		var e eventRow
+		_, err := pgx.ForEachRow(rows, append([]any{&n}, e.fields()...), func() error {
+			due[n-1].Trigger = e.event(due[n-1].Tenant)
+			return nil
+		})
+		return err
+	})
+	b.Queue(doneSQL, places)
+	return tx.SendBatch(ctx, b).Close()
 }
 
 // eventRow reads a row of events, or nulls where there is none.

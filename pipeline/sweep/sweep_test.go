@@ -350,3 +350,40 @@ func TestConfigIsChecked(t *testing.T) {
 		}
 	}
 }
+
+// TestTimerMovesWhileItIsTaken: an event moves a timer after the sweep's statement began and before it locks the row. The
+// row is then somewhere the statement did not see it, and has to be marked there.
+func TestTimerMovesWhileItIsTaken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, cart("once_per: episode"))
+	w.tick()
+	w.ingest(w.event("add_to_cart", "s", 0))
+	w.advance(2 * time.Hour)
+	// From here on the first row that a statement looks at waits for the lock.
+	w.exec(`create or replace function clock.now() returns timestamptz language plpgsql as
+		'begin perform pg_advisory_xact_lock_shared(14); return (select at from clock.moment); end'`)
+	gate, err := w.db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gate.Rollback(context.Background())
+	if _, err := gate.Exec(t.Context(), `select pg_advisory_xact_lock(14)`); err != nil {
+		t.Fatal(err)
+	}
+	swept := make(chan error, 1)
+	go func() { swept <- w.sweep.absence(context.Background(), w.engine.Absences()[0]) }()
+	for deadline := time.Now().Add(time.Minute); len(w.texts(`select '' from pg_stat_activity where datname = current_database() and wait_event = 'advisory'`)) == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the sweep never waited for the lock")
+		}
+	}
+	w.exec(`update absence_timers set trigger_at = trigger_at + interval '1 minute'`)
+	if err := gate.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-swept; err != nil {
+		t.Fatal(err)
+	}
+	w.want(`select concat_ws(' ', key, done_at = trigger_at, armed_at is null) from absence_timers`, "s t t")
+	w.want(`select subject_key from outbox`, "s")
+}
