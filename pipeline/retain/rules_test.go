@@ -23,6 +23,16 @@ select 1 + i % 3, 'r' || i % 7, 's' || i, recent, recent[1] + random() * interva
 from generate_series(1, 2000) i, lateral (select i % 3 as kind, 1 + i % 5 as n) k,
     lateral (select array_agg(at order by at desc) as recent from (select now() - random() * interval '3 hours' as at from generate_series(1, n)) a
         where i > 0) r`)
+	// How many of the asked decisions may be made at t: at most one with a cooldown; recent[1] is the newest grant.
+	mustExec(t, db, `
+create function rule_grants(recent timestamptz[], t timestamptz, asked integer, cap_max integer, cap_seconds double precision, cooldown_seconds double precision)
+returns integer language sql stable as $$
+	select least(asked,
+		case when cap_max is not null then greatest(0, cap_max -
+			(select count(*)::integer from unnest(recent) r where r > t - cap_seconds * interval '1 second')) end,
+		case when cooldown_seconds > 0 then
+			case when recent[1] > t - cooldown_seconds * interval '1 second' then 0 else 1 end end)
+$$`)
 	mustExec(t, db, `
 create table matters as select s.* from rule_subjects s where suppressed > 0 or exists (select from generate_series(1, 6) asked
     where rule_grants(recent, now(), asked, cap_max, cap_seconds, cooldown_seconds) <> rule_grants('{}', now(), asked, cap_max, cap_seconds, cooldown_seconds))`)
