@@ -32,38 +32,37 @@ const rawWriters = 2
 // rawCopy is the floor of ingest: ready-made binary COPY streams of the same rows into the same table, 2,000 rows a
 // transaction, over two connections, for d.
 func rawCopy(ctx context.Context, db *Database, e *Events, d time.Duration) (rows int64, wall time.Duration, err error) {
-	start := time.Now()
-	first := e.take(slots / int64(e.shape.PerRequest) * 20_000) // more than any round plays
-	var block, played atomic.Int64
-	p := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
-	for range rawWriters {
-		p.Go(func(ctx context.Context) error {
-			conn, err := db.Pool.Acquire(ctx)
-			if err != nil {
-				return err
-			}
-			defer conn.Release()
-			var stream []byte
-			for time.Since(start) < d {
-				stream = e.stream(stream[:0], first*int64(e.shape.PerRequest)/slots+1+block.Add(1))
-				if _, err := conn.Conn().PgConn().CopyFrom(ctx, bytes.NewReader(stream), copyEventsSQL); err != nil {
-					return err
-				}
-				played.Add(slots)
-			}
-			return nil
-		})
-	}
-	err = p.Wait()
-	if err != nil {
-		err = fmt.Errorf("bench: raw COPY: %w", err)
-	}
-	return played.Load(), time.Since(start), err
+	return copyBlocks(ctx, db, e, d, "raw COPY", func() blockCopier {
+		var stream []byte
+		return func(ctx context.Context, conn *pgx.Conn, block int64) error {
+			stream = e.stream(stream[:0], block)
+			_, err := conn.PgConn().CopyFrom(ctx, bytes.NewReader(stream), copyEventsSQL)
+			return err
+		}
+	})
 }
 
 // pgxCopy is what a Go program without anything else pays for raw COPY: the same rows as rawCopy, in Go's types from
-// memory, encoded by pgx's own CopyFrom, 2,000 a transaction, over two connections, for d.
+// memory, encoded by pgx's own CopyFrom.
 func pgxCopy(ctx context.Context, db *Database, e *Events, d time.Duration) (rows int64, wall time.Duration, err error) {
+	return copyBlocks(ctx, db, e, d, "COPY by pgx", func() blockCopier {
+		row := make([]any, len(copyEventsColumns))
+		return func(ctx context.Context, conn *pgx.Conn, block int64) error {
+			_, err := conn.CopyFrom(ctx, pgx.Identifier{"events"}, copyEventsColumns, pgx.CopyFromSlice(slots, func(i int) ([]any, error) {
+				copy(row, e.values[i])
+				row[0] = pgtype.UUID{Bytes: e.id(block*slots + int64(i)), Valid: true}
+				return row, nil
+			}))
+			return err
+		}
+	})
+}
+
+// blockCopier stores one block of events, of slots rows, in a transaction.
+type blockCopier func(ctx context.Context, conn *pgx.Conn, block int64) error
+
+// copyBlocks stores one block after the other over each of rawWriters connections, which have a copier each, for d.
+func copyBlocks(ctx context.Context, db *Database, e *Events, d time.Duration, what string, copier func() blockCopier) (rows int64, wall time.Duration, err error) {
 	start := time.Now()
 	first := e.take(slots / int64(e.shape.PerRequest) * 20_000) // more than any round plays
 	var block, played atomic.Int64
@@ -75,25 +74,16 @@ func pgxCopy(ctx context.Context, db *Database, e *Events, d time.Duration) (row
 				return err
 			}
 			defer conn.Release()
-			for time.Since(start) < d {
-				b := first*int64(e.shape.PerRequest)/slots + 1 + block.Add(1)
-				row := make([]any, len(copyEventsColumns))
-				n, err := conn.CopyFrom(ctx, pgx.Identifier{"events"}, copyEventsColumns, pgx.CopyFromSlice(slots, func(i int) ([]any, error) {
-					copy(row, e.values[i])
-					row[0] = pgtype.UUID{Bytes: e.id(b*slots + int64(i)), Valid: true}
-					return row, nil
-				}))
-				if err != nil {
+			for store := copier(); time.Since(start) < d; played.Add(slots) {
+				if err := store(ctx, conn.Conn(), first*int64(e.shape.PerRequest)/slots+1+block.Add(1)); err != nil {
 					return err
 				}
-				played.Add(n)
 			}
 			return nil
 		})
 	}
-	err = p.Wait()
-	if err != nil {
-		err = fmt.Errorf("bench: COPY by pgx: %w", err)
+	if err = p.Wait(); err != nil {
+		err = fmt.Errorf("bench: %s: %w", what, err)
 	}
 	return played.Load(), time.Since(start), err
 }
