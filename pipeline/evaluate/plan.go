@@ -168,14 +168,6 @@ func (p *Plan) complete(c *candidate) (ok bool) {
 	return true
 }
 
-// ledgerKey is the key's name in the ledger, nil where there is no need for one.
-func (c *candidate) ledgerKey() *pipeline.UUID {
-	if c.once {
-		return nil
-	}
-	return &c.keyHash
-}
-
 // eventKey is the dedupe key of a rule that has none: each event once.
 func eventKey(e *pipeline.Event) string { return "event " + e.ID.String() }
 
