@@ -87,7 +87,7 @@ const doneSQL = `update absence_timers set done_at = trigger_at where ctid = any
 
 // eventsSQL reads the events that started timers, one by one by their key. The bounds tell which days they are of.
 const eventsSQL = `
-select n, event_id, occurred_at, event_name, received_at, anonymous_id, user_id, session_id, page_url, referrer, user_agent, properties, client_id
+select n, ` + eventColumns + `
 from unnest($1::int[], $2::uuid[], $3::timestamptz[]) with ordinality as t (tenant, id, at, n)
 cross join lateral (select * from events where tenant_id = tenant and event_id = id and occurred_at = at
 	and occurred_at between $4 and $5 limit 1) e`
@@ -111,6 +111,12 @@ func done(ctx context.Context, tx pgx.Tx, due []pipeline.Due, places []pgtype.TI
 	b.Queue(doneSQL, places)
 	return tx.SendBatch(ctx, b).Close()
 }
+
+// eventColumns are those of an eventRow, in the order of its fields: its key, and what the event says.
+const (
+	eventColumns = `event_id, occurred_at, ` + eventDetails
+	eventDetails = `event_name, received_at, anonymous_id, user_id, session_id, page_url, referrer, user_agent, properties, client_id`
+)
 
 // eventRow reads a row of events, or nulls where there is none.
 type eventRow struct {
@@ -163,8 +169,7 @@ moved as (
 		done_at = case when v.over or v.ripe then v.trigger_at else t.done_at end,
 		fired_at = case when not v.over and v.ripe and not v.expired then v.at else t.fired_at end
 	from verdict v where t.timer = $1 and t.tenant_id = v.tenant_id and t.key = v.key)
-select v.expired, v.tenant_id, v.key, v.at, v.trigger_at, v.event_id, v.occurred_at, e.event_name, e.received_at, e.anonymous_id, e.user_id,
-	e.session_id, e.page_url, e.referrer, e.user_agent, e.properties, e.client_id
+select v.expired, v.tenant_id, v.key, v.at, v.trigger_at, v.event_id, v.occurred_at, ` + eventDetails + `
 from verdict v left join lateral (select * from events e where e.tenant_id = v.tenant_id and e.event_id = v.event_id
 	and e.occurred_at = v.occurred_at) e on true
 where not v.over and v.ripe order by v.at`

@@ -112,8 +112,7 @@ select tenant_id, minute, -sum(n)::bigint, -sum(x)::bigint, -sum(late_n)::bigint
 	minute, null::text, null::timestamptz, null::text, null::text, null::text, null::text, null::text, null::text, null::jsonb, null::text
 from rate_minutes where metric = $1 and minute >= $2 and minute < $3 group by tenant_id, minute
 union all
-select tenant_id, null, null, null, null, null, event_id, occurred_at, event_name, received_at, anonymous_id, user_id, session_id, page_url,
-	referrer, user_agent, properties, client_id
+select tenant_id, null, null, null, null, null, ` + eventColumns + `
 from events where occurred_at >= $2 and occurred_at < $3::timestamptz + interval '48 hours' and least(occurred_at, received_at) < $3
 	and least(occurred_at, received_at) >= $2
 	and ($4::text[] is null or event_name = any($4))`

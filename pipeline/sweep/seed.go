@@ -36,8 +36,7 @@ update absence_seeds set seen_at = now(), seeded_at = now(),
 // storedSQL reads the events that a rule's timers depend on, over its lookback, in parts.
 const storedSQL = `
 declare seed no scroll cursor for
-select tenant_id, event_id, occurred_at, event_name, received_at, anonymous_id, user_id, session_id, page_url, referrer, user_agent,
-	properties, client_id
+select tenant_id, ` + eventColumns + `
 from events where occurred_at > now() - $1::float8 * interval '1 second' and ($2::text[] is null or event_name = any($2))`
 
 // seed makes the timers of rules that came into force, from the events of their lookback. A maximum may be taken twice,
