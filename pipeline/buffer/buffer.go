@@ -109,10 +109,15 @@ func (b *Buffer) Room(bytes int) error {
 	if b.used == 0 || b.used+bytes <= b.cfg.MaxBytes {
 		return nil
 	}
-	return &pipeline.Overloaded{RetryAfter: b.rate.timeFor(b.used, time.Now()), Remedy: remedy}
+	return b.overloadedLocked(time.Now(), makeRoom)
 }
 
-const remedy = "the buffer is full: raise buffer.max-bytes, or make the database faster"
+const makeRoom = "the buffer is full: raise buffer.max-bytes, or make the database faster"
+
+// overloadedLocked is the refusal of a request, whose Retry-After follows the drain rate.
+func (b *Buffer) overloadedLocked(now time.Time, remedy string) error {
+	return &pipeline.Overloaded{RetryAfter: b.rate.timeFor(b.used, now), Remedy: remedy}
+}
 
 // admit puts a request into a batch, and says into which and where its events begin there.
 func (b *Buffer) admit(r request, now time.Time) (in *batch, at int, err error) {
@@ -126,11 +131,11 @@ func (b *Buffer) admit(r request, now time.Time) (in *batch, at int, err error) 
 	}
 	if b.used+r.bytes > b.cfg.MaxBytes {
 		b.m.refused.Add(float64(len(r.events)))
-		remedy := remedy
+		remedy := makeRoom
 		if r.bytes > b.cfg.MaxBytes {
 			remedy = fmt.Sprintf("one request of %d bytes in memory never fits: split it, or raise buffer.max-bytes (%d)", r.bytes, b.cfg.MaxBytes)
 		}
-		return nil, 0, &pipeline.Overloaded{RetryAfter: b.rate.timeFor(b.used, now), Remedy: remedy}
+		return nil, 0, b.overloadedLocked(now, remedy)
 	}
 	b.m.perTenant(r.events, admitted)
 	b.used += r.bytes

@@ -24,7 +24,8 @@ const shadowed = "the rule is a shadow: it decides and does not send"
 func (c *candidate) timed() bool { return c.delay != 0 || c.rule.shadow || c.recheck != nil }
 
 // copyMessages puts the granted candidates into the outbox, one row for each destination. If any is timed, now is the
-// database's clock; otherwise it is zero. COPY costs PostgreSQL two thirds of what INSERT from arrays does.
+// database's clock; otherwise it is zero. COPY costs PostgreSQL about two thirds
+// of what INSERT from arrays does: of events, 13 to 14 us a row against 19 to 20.
 func copyMessages(ctx context.Context, tx pgx.Tx, prefix string, cands []candidate, outcomes []int, now time.Time) error {
 	columns, fields := messageColumns, uint16(11)
 	timed := !now.IsZero()
