@@ -1,4 +1,4 @@
-module sluice
+module sluice.example/sluice
 
 go 1.26.0
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 func newEvents(t *testing.T, s Shape) *Events {

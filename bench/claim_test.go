@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sluice/pipeline"
-	"sluice/pipeline/claim"
+	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/claim"
 )
 
 const (

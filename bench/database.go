@@ -18,8 +18,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"sluice/internal/localpg"
-	"sluice/pipeline/schema"
+	"sluice.example/sluice/internal/localpg"
+	"sluice.example/sluice/pipeline/schema"
 )
 
 // Database is a migrated database of a run's own, on a given server or on a private one.

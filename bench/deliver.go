@@ -13,8 +13,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sluice/pipeline"
-	"sluice/pipeline/claim"
+	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/claim"
 )
 
 // destinationConns is the concurrency of the runs' destination, and of the bare sender beside it.

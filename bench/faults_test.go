@@ -15,13 +15,13 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"sluice/internal/pgtest"
+	"sluice.example/sluice/internal/pgtest"
 )
 
 // builtProgram builds the program once.
 var builtProgram = sync.OnceValues(func() (string, error) {
 	file := filepath.Join(os.TempDir(), "bench-test-pipeline-"+time.Now().Format("150405.000000"))
-	out, err := exec.Command("go", "build", "-o", file, "sluice/cmd/pipeline").CombinedOutput()
+	out, err := exec.Command("go", "build", "-o", file, "sluice.example/sluice/cmd/pipeline").CombinedOutput()
 	if err != nil {
 		err = errors.New(string(out))
 	}

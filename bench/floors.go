@@ -23,7 +23,7 @@ import (
 	"github.com/tidwall/gjson"
 	"github.com/valyala/fasthttp"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // rawWriters is how many connections the floor of ingest copies over: as many as the program has writers by default.

@@ -8,10 +8,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"sluice/internal/child"
 	"strconv"
 	"strings"
 	"time"
+
+	"sluice.example/sluice/internal/child"
 )
 
 // Program is a running pipeline, or another process that serves as a floor.

@@ -8,7 +8,7 @@ import (
 	"github.com/tidwall/gjson"
 	"github.com/valyala/fasthttp"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // receiver is a webhook sink in this process: it takes everything after a fixed latency, and knows which messages it

@@ -22,9 +22,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"sluice/internal/pgtest"
-	"sluice/loadtest/stack"
-	"sluice/loadtest/standin"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/loadtest/stack"
+	"sluice.example/sluice/loadtest/standin"
 )
 
 var programFolder string
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 
 var program = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(programFolder, "pipeline")
-	out, err := exec.Command("go", "build", "-o", path, "sluice/cmd/pipeline").CombinedOutput()
+	out, err := exec.Command("go", "build", "-o", path, "sluice.example/sluice/cmd/pipeline").CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("go build: %w\n%s", err, out)
 	}

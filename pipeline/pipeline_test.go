@@ -61,7 +61,7 @@ func TestOverloadedIs(t *testing.T) {
 // TestImports holds the layering: the root imports only the standard library, a stage imports the root and no other
 // stage, pgx stays where SQL runs and fasthttp at the edge and in the sender.
 func TestImports(t *testing.T) {
-	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}}{{range .Imports}} {{.}}{{end}}", "sluice/...").CombinedOutput()
+	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}}{{range .Imports}} {{.}}{{end}}", "sluice.example/sluice/...").CombinedOutput()
 	if err != nil {
 		t.Fatalf("go list: %v\n%s", err, out)
 	}
@@ -70,15 +70,15 @@ func TestImports(t *testing.T) {
 	for line := range strings.Lines(string(out)) {
 		f := strings.Fields(line)
 		pkg, imports := f[0], f[1:]
-		stage, isStage := strings.CutPrefix(pkg, "sluice/pipeline/")
+		stage, isStage := strings.CutPrefix(pkg, "sluice.example/sluice/pipeline/")
 		stage, _, _ = strings.Cut(stage, "/")
 		for _, imp := range imports {
-			own := strings.HasPrefix(imp, "sluice/")
+			own := strings.HasPrefix(imp, "sluice.example/sluice/")
 			std := !own && !strings.Contains(strings.SplitN(imp, "/", 2)[0], ".")
 			switch {
-			case pkg == "sluice/pipeline" && !std:
+			case pkg == "sluice.example/sluice/pipeline" && !std:
 				t.Errorf("%s imports %s; the root imports only the standard library", pkg, imp)
-			case isStage && own && imp != "sluice/pipeline" && imp != "sluice/internal/spell" && !strings.HasPrefix(imp+"/", "sluice/pipeline/"+stage+"/"):
+			case isStage && own && imp != "sluice.example/sluice/pipeline" && imp != "sluice.example/sluice/internal/spell" && !strings.HasPrefix(imp+"/", "sluice.example/sluice/pipeline/"+stage+"/"):
 				t.Errorf("%s imports %s; a stage imports the root and internal/spell, and nothing else of ours", pkg, imp)
 			case isStage && strings.HasPrefix(imp, "github.com/jackc/pgx/") && !slices.Contains(sql, stage):
 				t.Errorf("%s imports %s; no SQL runs there", pkg, imp)

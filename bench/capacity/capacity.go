@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"time"
 
-	"sluice/bench"
+	"sluice.example/sluice/bench"
 )
 
 // Target is what is asked for.

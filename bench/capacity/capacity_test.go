@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice/bench"
+	"sluice.example/sluice/bench"
 )
 
 func ingestSweep() *bench.Sweep {

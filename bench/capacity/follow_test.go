@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice/bench"
+	"sluice.example/sluice/bench"
 )
 
 // BenchmarkFollowTheAdvice runs a small sweep, does what the plan says, and fails unless the rate that the plan foretold
@@ -16,7 +16,7 @@ import (
 func BenchmarkFollowTheAdvice(b *testing.B) {
 	ctx := b.Context()
 	program := filepath.Join(b.TempDir(), "pipeline")
-	if out, err := exec.Command("go", "build", "-o", program, "sluice/cmd/pipeline").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", program, "sluice.example/sluice/cmd/pipeline").CombinedOutput(); err != nil {
 		b.Fatalf("go build: %v\n%s", err, out)
 	}
 	o := bench.Options{Program: program}

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"sluice/bench"
+	"sluice.example/sluice/bench"
 )
 
 // planDelivery finds the concurrency by Little's law, or by the sweep where that reaches the target.

@@ -27,10 +27,10 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 	"github.com/valyala/fasthttp"
 
-	"sluice/internal/localpg"
-	"sluice/pipeline/claim"
-	"sluice/pipeline/deliver"
-	"sluice/pipeline/schema"
+	"sluice.example/sluice/internal/localpg"
+	"sluice.example/sluice/pipeline/claim"
+	"sluice.example/sluice/pipeline/deliver"
+	"sluice.example/sluice/pipeline/schema"
 )
 
 const (

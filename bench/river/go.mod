@@ -1,8 +1,8 @@
-module sluice/bench/river
+module sluice.example/sluice/bench/river
 
 go 1.26.0
 
-replace sluice => ../..
+replace sluice.example/sluice => ../..
 
 require (
 	github.com/jackc/pgx/v5 v5.13.0
@@ -10,7 +10,7 @@ require (
 	github.com/riverqueue/river v0.51.2
 	github.com/riverqueue/river/riverdriver/riverpgxv5 v0.51.2
 	github.com/valyala/fasthttp v1.78.0
-	sluice v0.0.0-00010101000000-000000000000
+	sluice.example/sluice v0.0.0-00010101000000-000000000000
 )
 
 require (

@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"sluice/pipeline/evaluate"
+	"sluice.example/sluice/pipeline/evaluate"
 )
 
 // backtestReport is what "rules backtest" found; --json prints it as it is.

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"sluice/bench"
+	"sluice.example/sluice/bench"
 )
 
 const benchAbout = `Measures this machine: ingest, evaluation, claims, delivery and the whole way, each beside its floor in the same run, with

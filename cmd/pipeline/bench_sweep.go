@@ -11,7 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"sluice/bench"
+	"sluice.example/sluice/bench"
 )
 
 const sweepAbout = `Measures one path at every combination of the settings in --sweep, in a database of its own that it creates and drops, and

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"time"
 
-	"sluice/pipeline/buffer"
-	"sluice/pipeline/claim"
-	"sluice/pipeline/copyin"
-	"sluice/pipeline/deliver"
-	"sluice/pipeline/evaluate"
-	"sluice/pipeline/ingest"
-	"sluice/pipeline/retain"
-	"sluice/pipeline/sweep"
+	"sluice.example/sluice/pipeline/buffer"
+	"sluice.example/sluice/pipeline/claim"
+	"sluice.example/sluice/pipeline/copyin"
+	"sluice.example/sluice/pipeline/deliver"
+	"sluice.example/sluice/pipeline/evaluate"
+	"sluice.example/sluice/pipeline/ingest"
+	"sluice.example/sluice/pipeline/retain"
+	"sluice.example/sluice/pipeline/sweep"
 )
 
 // config is everything that an operator may set: what belongs to the program as a whole, and each stage's own Config.

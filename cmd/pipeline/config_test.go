@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice/pipeline/buffer"
+	"sluice.example/sluice/pipeline/buffer"
 )
 
 func writeFile(t *testing.T, name, text string) string {

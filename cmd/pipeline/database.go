@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sluice/internal/localpg"
-	"sluice/pipeline/schema"
+	"sluice.example/sluice/internal/localpg"
+	"sluice.example/sluice/pipeline/schema"
 )
 
 // database is where everything is kept: the configured one, or a private PostgreSQL that belongs to the process.

@@ -11,11 +11,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sluice/internal/child"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/sourcegraph/conc/pool"
+
+	"sluice.example/sluice/internal/child"
 )
 
 const demoAbout = `Plays a day of a small shop, at high speed, through the real door: it starts a pipeline with a private PostgreSQL and a

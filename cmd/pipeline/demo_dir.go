@@ -9,12 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sluice/internal/child"
 	"strconv"
 	"strings"
 	"syscall"
 
 	"go.yaml.in/yaml/v3"
+
+	"sluice.example/sluice/internal/child"
 )
 
 const (

@@ -11,8 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"sluice/pipeline"
-	"sluice/pipeline/evaluate"
+	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/evaluate"
 )
 
 const explainAbout = `Tells the story of an event or a message: what was stored, which rules looked at it, which matched, what was suppressed and

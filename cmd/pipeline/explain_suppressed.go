@@ -7,8 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"sluice/pipeline"
-	"sluice/pipeline/evaluate"
+	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/evaluate"
 )
 
 // clockSlack is how far the clocks of the machines that take events may be from the database's, and how long a batch may take.

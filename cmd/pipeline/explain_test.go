@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice/internal/pgtest"
+	"sluice.example/sluice/internal/pgtest"
 )
 
 // TestExplain: why did this fire, and why did that not, asked of a running pipeline.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 const (

@@ -17,7 +17,7 @@ import (
 	"strings"
 	"syscall"
 
-	"sluice/internal/spell"
+	"sluice.example/sluice/internal/spell"
 
 	"golang.org/x/term"
 )

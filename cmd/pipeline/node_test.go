@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sluice/internal/child"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,6 +18,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"sluice.example/sluice/internal/child"
 )
 
 // asProgram in the environment makes the test binary be the program, so that tests start real processes of the code

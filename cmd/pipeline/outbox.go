@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"sluice/pipeline/claim"
+	"sluice.example/sluice/pipeline/claim"
 
 	"github.com/jackc/pgx/v5"
 )

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"sluice/internal/pgtest"
+	"sluice.example/sluice/internal/pgtest"
 )
 
 func TestOutbox(t *testing.T) {

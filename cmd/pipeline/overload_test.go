@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline"
 )
 
 var overloadFor = flag.Duration("overload", 3*time.Second, "how long TestOverload overloads a node; the full form is 60s")

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"sluice/bench"
-	"sluice/bench/capacity"
+	"sluice.example/sluice/bench"
+	"sluice.example/sluice/bench/capacity"
 )
 
 const planAbout = `Turns measurements into advice: the settings to use for a target, what limits first and at what rate, and what the target

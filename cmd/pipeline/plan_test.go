@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"sluice/bench"
-	"sluice/bench/capacity"
+	"sluice.example/sluice/bench"
+	"sluice.example/sluice/bench/capacity"
 )
 
 // sweepFile writes an ingest sweep of one point.

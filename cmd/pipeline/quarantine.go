@@ -12,7 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 const quarantineAbout = `Events that passed the door but that PostgreSQL would not store.

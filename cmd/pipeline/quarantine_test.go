@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline"
 )
 
 func TestQuarantine(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline/evaluate"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline/evaluate"
 )
 
 // TestRateRuleReachesTheReceiver: failures rose for forty minutes while nothing swept. The process that starts counts the

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"sluice/pipeline/inbox"
+	"sluice.example/sluice/pipeline/inbox"
 )
 
 // receiverOptions is how a receiver treats what it gets.

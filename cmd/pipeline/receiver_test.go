@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"sluice/pipeline/inbox"
+	"sluice.example/sluice/pipeline/inbox"
 )
 
 func startReceiver(t *testing.T, o receiverOptions) *httptest.Server {

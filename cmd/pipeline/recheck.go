@@ -9,9 +9,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"sluice/pipeline"
-	"sluice/pipeline/claim"
-	"sluice/pipeline/sweep"
+	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/claim"
+	"sluice.example/sluice/pipeline/sweep"
 )
 
 // recheckedQueue looks, between claim and delivery, whether what absence rules decided still holds. What does not is

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice/internal/pgtest"
+	"sluice.example/sluice/internal/pgtest"
 )
 
 // TestAbandonedCart: two sessions fill a cart an hour ago and the events arrive now; one of them turns out to have bought,

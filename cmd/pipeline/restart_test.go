@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice/pipeline/inbox"
+	"sluice.example/sluice/pipeline/inbox"
 )
 
 // PostgreSQL is killed five times while events come in and messages go out. Every acknowledged event is stored once,

@@ -12,9 +12,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"sluice/pipeline/deliver"
-	"sluice/pipeline/evaluate"
-	"sluice/pipeline/ingest"
+	"sluice.example/sluice/pipeline/deliver"
+	"sluice.example/sluice/pipeline/evaluate"
+	"sluice.example/sluice/pipeline/ingest"
 )
 
 const rulesAbout = `Checks, tests, tries and lists rules.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline/evaluate"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline/evaluate"
 )
 
 func TestRulesCheckAndTest(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"sluice/pipeline/outbox"
+	"sluice.example/sluice/pipeline/outbox"
 )
 
 const runAbout = `Takes events at POST /v1/events, stores them, decides by the rules, and delivers. Without a database-url it makes a

@@ -12,7 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"sluice/pipeline/buffer"
+	"sluice.example/sluice/pipeline/buffer"
 )
 
 // setting is one value that an operator may set, in a file, in the environment or by a flag, under one name. The table

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // shopDay is a day of a small shop, as NDJSON lines in the order in which its clients send them. Equal seeds and equal

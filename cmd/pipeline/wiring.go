@@ -20,15 +20,15 @@ import (
 	"github.com/sourcegraph/conc/pool"
 	"go.yaml.in/yaml/v3"
 
-	"sluice/pipeline"
-	"sluice/pipeline/buffer"
-	"sluice/pipeline/claim"
-	"sluice/pipeline/copyin"
-	"sluice/pipeline/deliver"
-	"sluice/pipeline/evaluate"
-	"sluice/pipeline/ingest"
-	"sluice/pipeline/retain"
-	"sluice/pipeline/sweep"
+	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/buffer"
+	"sluice.example/sluice/pipeline/claim"
+	"sluice.example/sluice/pipeline/copyin"
+	"sluice.example/sluice/pipeline/deliver"
+	"sluice.example/sluice/pipeline/evaluate"
+	"sluice.example/sluice/pipeline/ingest"
+	"sluice.example/sluice/pipeline/retain"
+	"sluice.example/sluice/pipeline/sweep"
 )
 
 // parts is every stage of a process, made but not running; nil where its role is not taken.

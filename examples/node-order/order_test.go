@@ -14,8 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline/outbox"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline/outbox"
 )
 
 func install(t *testing.T) {

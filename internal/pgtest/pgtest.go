@@ -25,8 +25,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"sluice/internal/localpg"
-	"sluice/pipeline/schema"
+	"sluice.example/sluice/internal/localpg"
+	"sluice.example/sluice/pipeline/schema"
 )
 
 // timeout bounds each thing done here, so that a test fails with a reason and not by go test's own timeout.

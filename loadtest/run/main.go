@@ -16,7 +16,7 @@ import (
 	"strings"
 	"syscall"
 
-	"sluice/loadtest/stack"
+	"sluice.example/sluice/loadtest/stack"
 )
 
 const noK6 = `k6 is not installed, and we can't bring it along: its licence is the AGPL. Get it from its makers:

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"sluice/internal/pgtest"
+	"sluice.example/sluice/internal/pgtest"
 )
 
 func TestWithoutK6(t *testing.T) {
@@ -34,7 +34,7 @@ echo "$URL $ADMIN $RECEIVER" > "$K6_WEB_DASHBOARD_EXPORT"
 		t.Fatal(err)
 	}
 	program := filepath.Join(bin, "pipeline")
-	if b, err := exec.Command("go", "build", "-o", program, "sluice/cmd/pipeline").CombinedOutput(); err != nil {
+	if b, err := exec.Command("go", "build", "-o", program, "sluice.example/sluice/cmd/pipeline").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, b)
 	}
 	t.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH"))

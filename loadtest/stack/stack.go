@@ -12,7 +12,7 @@ import (
 	"slices"
 	"time"
 
-	"sluice/internal/child"
+	"sluice.example/sluice/internal/child"
 )
 
 // Options say how to start.

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // WriteFunc stores a batch and gives a verdict for each of its events, by index. With an error nothing of the batch is

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // named makes n events whose names say which they are.

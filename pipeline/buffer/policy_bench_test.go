@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // BenchmarkPolicy shows what buffer.max-wait and buffer.writers do to requests and to the number of transactions, against a

@@ -13,7 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 func TestLimit(t *testing.T) {

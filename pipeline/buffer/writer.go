@@ -6,7 +6,7 @@ import (
 	"math"
 	"time"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // request is what one caller handed over.

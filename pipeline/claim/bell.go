@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/sourcegraph/conc"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // channel is the name under which nodes tell each other, by NOTIFY, that messages became due.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // extendSQL moves the ends of leases whose token still stands. It touches no indexed column: a HOT update.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // DB is a connection or a pool.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline"
 )
 
 func TestListFilters(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // Queue is the outbox as the workers of this process see it. Safe for concurrent use.

@@ -14,8 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline"
 )
 
 func newQueue(t *testing.T, pool *pgxpool.Pool) *Queue {

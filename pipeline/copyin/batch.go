@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // rowState is what is known of a row. Only open rows are sent. Each of the other two is final: it says what other

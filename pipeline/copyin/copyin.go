@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // DecideFunc decides about events, once a batch and outside its transaction. It gets them in the caller's order without

@@ -5,7 +5,7 @@ import (
 	"io"
 	"time"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // The binary format of COPY: a header, rows, a trailer. A row is its number of fields, then for each field its length

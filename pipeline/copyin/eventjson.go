@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // appendEventJSON writes an event as it could be posted again. The properties stay byte for byte, so that numbers keep

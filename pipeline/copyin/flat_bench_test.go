@@ -10,8 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline"
 )
 
 var flatEvents = flag.Int("flat-events", 200_000, "events that BenchmarkFlat stores before it measures; the full size is 20000000")

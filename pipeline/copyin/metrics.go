@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // Metrics are what the stage exports.

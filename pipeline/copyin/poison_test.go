@@ -12,8 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline"
 )
 
 func counterValue(t testing.TB, c prometheus.Collector) float64 {

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // recent knows which keys this process wrote lately, so that the retry of a client is looked up before COPY instead of

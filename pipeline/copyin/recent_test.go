@@ -11,8 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline"
 )
 
 func TestRetriesAreLookedUpBeforeCOPY(t *testing.T) {

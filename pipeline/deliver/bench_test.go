@@ -20,9 +20,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline/claim"
-	"sluice/pipeline/deliver"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline/claim"
+	"sluice.example/sluice/pipeline/deliver"
 )
 
 // sink is a receiver that answers 200 to everything and counts. It runs in this process.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 func TestClassify(t *testing.T) {

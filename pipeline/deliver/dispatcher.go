@@ -19,7 +19,7 @@ import (
 
 	"github.com/sourcegraph/conc"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // Queue gives leases out and takes results back. Both calls must end by themselves when the database does not answer.

@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline/claim"
-	"sluice/pipeline/deliver"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline/claim"
+	"sluice.example/sluice/pipeline/deliver"
 )
 
 // counting is a receiver that remembers how often each key came.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // lines reads a destination that is a file of JSON lines, or stdout.

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"sluice/internal/pgtest"
+	"sluice.example/sluice/internal/pgtest"
 )
 
 // Whatever a receiver answers, its message's result is recorded and its neighbours' too: NUL, invalid UTF-8, 50 MB, a

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // lane is one destination at work: the leases held for it, in the order in which they are sent, and how many of its

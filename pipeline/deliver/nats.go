@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // nats reads a destination that publishes to NATS JetStream.

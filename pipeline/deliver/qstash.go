@@ -11,7 +11,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // qstash reads a destination that publishes to Upstash QStash, which then calls the real receiver.

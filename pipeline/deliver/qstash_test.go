@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // standIn behaves like QStash as far as publishing and delivering go: it authenticates, deduplicates, forwards headers,

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // record writes results to the queue until there are no more, or until ctx ends while the queue refuses them. While

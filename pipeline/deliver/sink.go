@@ -3,7 +3,7 @@ package deliver
 import (
 	"time"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // sink is a way to deliver to one destination. Its methods are safe for concurrent use.

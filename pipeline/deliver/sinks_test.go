@@ -25,7 +25,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // openSink opens the first destination of a file.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // slack reads a destination that is a Slack incoming webhook. Its address is the secret.

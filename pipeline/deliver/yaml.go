@@ -7,7 +7,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"sluice/internal/spell"
+	"sluice.example/sluice/internal/spell"
 )
 
 // faults gathers what is wrong with the file, each with its line.

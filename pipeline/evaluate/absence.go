@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.yaml.in/yaml/v3"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // absence is what only absence rules have.

@@ -14,9 +14,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline"
-	"sluice/pipeline/copyin"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/copyin"
 )
 
 const benchProperties = `{"a":1,"b":"two","c":true,"d":4.5,"amount_cents":4999,"e":"five","f":null,"g":7,"h":"eight","i":9}`

@@ -10,7 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // run writes under a savepoint named rules, and gives an index into reasons for each candidate. When PostgreSQL refuses

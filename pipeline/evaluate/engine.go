@@ -14,7 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // Config of the stage.

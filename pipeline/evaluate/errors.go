@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"sluice/internal/spell"
+	"sluice.example/sluice/internal/spell"
 )
 
 // LoadError is one mistake in a rules file, for the person who wrote it.

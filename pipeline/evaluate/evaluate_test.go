@@ -12,7 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // event makes a valid event of tenant 1.

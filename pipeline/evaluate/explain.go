@@ -5,7 +5,7 @@ import (
 
 	"cel.dev/cel-go/common/types"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // Look is what one rule of a set makes of one event.

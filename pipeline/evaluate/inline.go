@@ -11,7 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // inlineTest is a test that stands in a rule: events on a virtual clock, and the messages that they lead to.

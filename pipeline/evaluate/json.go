@@ -14,7 +14,7 @@ import (
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // appendJSON appends the value of an expression as JSON. What came from an event's properties is passed on as the

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline"
 )
 
 func TestWarnings(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"cel.dev/cel-go/common/types"
 	"go.yaml.in/yaml/v3"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // Known is what the rest of the configuration tells about the names in a rules file.

@@ -9,7 +9,7 @@ import (
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // Plan is what the rules decided about one batch, before it is known which of its events are new. Its methods are for

@@ -17,7 +17,7 @@ import (
 	"cel.dev/cel-go/common/types"
 	"github.com/jackc/pgx/v5"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // rate is what only rate rules have.

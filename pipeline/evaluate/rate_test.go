@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 func rateRules(t testing.TB, lines ...string) *Set {

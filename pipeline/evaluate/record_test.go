@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sourcegraph/conc/pool"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline"
 )
 
 // commit decides about a batch and records it as copyin does, with every event newly stored.

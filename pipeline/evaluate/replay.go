@@ -10,7 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // Replay decides about events in memory, by a clock that the caller moves: for the tests inside a rules file, and for

@@ -10,7 +10,7 @@ import (
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // shortcut is a condition as plain Go, or the part of it that can be: comparisons of the event's texts and properties

@@ -9,7 +9,7 @@ import (
 	"cel.dev/cel-go/common/types"
 	"go.yaml.in/yaml/v3"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // conditionOf compiles a condition, for events whose properties are declared as told; nil if it is not valid.

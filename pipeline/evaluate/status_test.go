@@ -3,8 +3,8 @@ package evaluate
 import (
 	"testing"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline"
 )
 
 // TestAFailingRuleIsSeen: a rule that fails on every event is called failing, with a sample of why; the one beside it

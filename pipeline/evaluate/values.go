@@ -13,7 +13,7 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 	"github.com/tidwall/gjson"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // record is an event as expressions see it. Its properties are read at the first use of one of them, and once per

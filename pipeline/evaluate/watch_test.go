@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // TestWatch: a good file comes into force, a bad one leaves the old rules in force and says so, also when an editor

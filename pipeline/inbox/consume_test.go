@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"sluice/internal/pgtest"
+	"sluice.example/sluice/internal/pgtest"
 )
 
 // books gives a database with a table that the work of these tests writes to.

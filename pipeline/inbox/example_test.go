@@ -20,8 +20,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline/inbox"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline/inbox"
 )
 
 // billing is a receiver that writes one invoice for every order, however often it is told of it.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 func TestCloudEventsMapping(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 	"unsafe"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // decoder turns one body into events. It is reused; everything in it is only good until the next reset, but for what

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 var now = time.Date(2026, 11, 30, 12, 0, 0, 123456789, time.UTC)

@@ -6,7 +6,7 @@ import (
 	"time"
 	"unsafe"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // The fields of an event, as bits of what has been seen.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 func TestPostHogMapping(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/sourcegraph/conc/pool"
 	"github.com/valyala/fasthttp"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // Buffer takes events towards the database. It keeps the slice and what it refers to.

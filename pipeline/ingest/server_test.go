@@ -23,7 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // memory stands in for the buffer: it keeps events, and gives the verdicts and errors that a test asks for.

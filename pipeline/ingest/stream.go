@@ -15,7 +15,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // streamBytes is how much of a stream is read ahead while the events before it are written. Together with the chunk

@@ -14,7 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // line is one line of the answer to a stream.

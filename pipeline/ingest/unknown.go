@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"sluice/internal/spell"
+	"sluice.example/sluice/internal/spell"
 )
 
 // Each unknown field of an event is compared with those before it.

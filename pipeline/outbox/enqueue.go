@@ -16,7 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // ErrInvalid: a message can never be enqueued as it is; the text says which one (counted from 0) and why: a field, or

@@ -11,7 +11,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // Message is what an application wants to be delivered. It marshals to what sluice_enqueue takes.

@@ -16,8 +16,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline/schema"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline/schema"
 )
 
 // shop gives a database whose configuration has two destinations and two topics, and a table of orders.

@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sourcegraph/conc/pool"
 
-	"sluice/internal/pgtest"
+	"sluice.example/sluice/internal/pgtest"
 )
 
 func newKeeper(t *testing.T, db *pgxpool.Pool, change func(*Config)) *Keeper {

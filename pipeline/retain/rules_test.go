@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"sluice/internal/pgtest"
+	"sluice.example/sluice/internal/pgtest"
 )
 
 // TestPrunedSubjectsDecideAsBefore: of random subjects, each that would be granted anything else than one without a row, or

@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"sluice/internal/pgtest"
+	"sluice.example/sluice/internal/pgtest"
 )
 
 // Two sessions that need the same day at the same moment: the one that waited finds it made.

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/sourcegraph/conc/pool"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline/schema"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline/schema"
 )
 
 // empty gives a function that opens connections to a fresh place without any table.

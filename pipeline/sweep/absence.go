@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // takeSQL locks timers that have run out. The partial index on (timer, armed_at) gives exactly these rows, oldest first. A

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // noteRatesSQL notes which rate rules are in force, and which days of theirs have to be filled: for a new rule all days

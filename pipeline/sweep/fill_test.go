@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"sluice/pipeline"
-	"sluice/pipeline/evaluate"
+	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/evaluate"
 )
 
 // TestRateRuleKnowsItsBaselineAtOnce: what was stored before a rule came into force, and while it was off, is counted; a

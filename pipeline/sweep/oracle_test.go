@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // The oracles: sweeps over the stored events, grouped by key, that need no memory but what has fired. The cutoff

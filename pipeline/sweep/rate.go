@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // ratedTenantsSQL finds for whom a rule has windows to judge: who has a state, or was counted lately.

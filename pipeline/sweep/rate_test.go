@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // errors30 counts failures against the three half-hours before; small windows so that the test is short.

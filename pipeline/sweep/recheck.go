@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // recheckSQL looks at the timers of messages that absence rules made. A timer that is gone tells nothing, so the

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"sluice/pipeline"
-	"sluice/pipeline/evaluate"
+	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/evaluate"
 )
 
 // TestReplayDecidesAsTheDatabase: the same random stream goes through ingest and sweep, and through a replay in memory;

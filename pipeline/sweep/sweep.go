@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/sourcegraph/conc/pool"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 // Rules is what sweep asks of the rules in force; evaluate.Engine is it. The functions that they give back count what

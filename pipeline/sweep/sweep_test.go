@@ -16,9 +16,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline"
-	"sluice/pipeline/evaluate"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/evaluate"
 )
 
 // world is a database with a clock that only the test moves, and what decides in it.

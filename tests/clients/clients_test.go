@@ -25,11 +25,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sluice/internal/pgtest"
-	"sluice/pipeline"
-	"sluice/pipeline/buffer"
-	"sluice/pipeline/copyin"
-	"sluice/pipeline/ingest"
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/buffer"
+	"sluice.example/sluice/pipeline/copyin"
+	"sluice.example/sluice/pipeline/ingest"
 )
 
 // trouble stands before the buffer: its first calls fail.

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 type posthogResult struct{ Errors int }

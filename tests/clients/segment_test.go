@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"sluice/pipeline"
+	"sluice.example/sluice/pipeline"
 )
 
 type segmentResult struct{ Delivered, Failed int }
