@@ -1,9 +1,24 @@
 // Package spell finds what somebody probably meant by a word that is not known, for "did you mean" in error messages.
 package spell
 
-import "strings"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
-// Nearest gives the known word that is nearest to got, whatever its case, or "" where none is within most slips: a
+// DidYouMean completes a message about an unknown word: `; did you mean "match"?`, or nothing where no known word is
+// near enough to be a slip. A third of the word may differ, and one character at least. Of equally near words the first
+// in alphabetical order is taken.
+func DidYouMean(got string, known []string) string {
+	nearest := Nearest(got, slices.Sorted(slices.Values(known)), max(1, len(got)/3))
+	if nearest == "" || nearest == got {
+		return ""
+	}
+	return fmt.Sprintf("; did you mean %q?", nearest)
+}
+
+// Nearest returns the known word that is nearest to got, whatever its case, or "" where none is within most slips: a
 // character put in, left out, changed, or swapped with its neighbour. Of equally near words the first wins.
 func Nearest(got string, known []string, most int) string {
 	nearest, best := "", most+1
