@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"sluice.example/sluice/internal/yamlfile"
 	"sluice.example/sluice/pipeline/deliver"
 	"sluice.example/sluice/pipeline/evaluate"
 	"sluice.example/sluice/pipeline/ingest"
@@ -97,7 +98,7 @@ func knownNames(cfg *config) (known evaluate.Known, err error) {
 func checkRules(ctx context.Context, cfg *config, file string, known evaluate.Known, out io.Writer) error {
 	set, err := evaluate.Load(file, known)
 	if err != nil {
-		var faults evaluate.LoadErrors
+		var faults yamlfile.Faults
 		if !errors.As(err, &faults) {
 			return err
 		}
@@ -119,7 +120,7 @@ func checkRules(ctx context.Context, cfg *config, file string, known evaluate.Kn
 }
 
 // lintVolume asks the database, where one is at hand, whether enough happens for the rate rules.
-func lintVolume(ctx context.Context, cfg *config, set *evaluate.Set, out io.Writer) evaluate.LoadErrors {
+func lintVolume(ctx context.Context, cfg *config, set *evaluate.Set, out io.Writer) yamlfile.Faults {
 	if cfg.databaseURL == "" {
 		if _, err := runningPostgres(cfg.dataDir); err != nil {
 			return nil
@@ -130,7 +131,7 @@ func lintVolume(ctx context.Context, cfg *config, set *evaluate.Set, out io.Writ
 	}
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	var found evaluate.LoadErrors
+	var found yamlfile.Faults
 	err := withDatabase(ctx, cfg, func(conn *pgx.Conn) (err error) {
 		found, err = set.LintVolume(ctx, conn)
 		return err

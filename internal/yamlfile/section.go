@@ -23,11 +23,14 @@ type Section struct {
 	keys  []*yaml.Node
 	vals  map[string]*yaml.Node
 	asked []string
+	// broken: it is not a mapping, which is reported; that its keys are missing is not.
+	broken bool
 }
 
 // Section reads a mapping. It reports what is not a mapping, duplicate keys and, if any keys are known, the others.
 func (f *File) Section(n *yaml.Node, where string, known ...string) *Section {
 	s := &Section{Where: where, file: f, node: n, vals: map[string]*yaml.Node{}}
+	s.broken = Resolve(n).Kind != yaml.MappingNode
 	for k, v := range f.Pairs(n, where) {
 		s.keys = append(s.keys, k)
 		s.vals[k.Value] = v
@@ -112,6 +115,9 @@ func (s *Section) Fault(key, format string, args ...any) {
 func (s *Section) Require(key, why string) bool {
 	if s.Get(key) != nil {
 		return true
+	}
+	if s.broken {
+		return false
 	}
 	s.file.Fault(s.node, s.Where, "missing required key %q (%s)", key, why)
 	return false

@@ -15,6 +15,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"go.yaml.in/yaml/v3"
 
+	"sluice.example/sluice/internal/duration"
+	"sluice.example/sluice/internal/spell"
+	"sluice.example/sluice/internal/yamlfile"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -75,42 +78,38 @@ func (p *Plan) mark(i int, l listener) {
 	p.marks = append(p.marks, mark{l.rule, i, ev, l.role, text})
 }
 
-func (l *loader) absenceRule(r *rule, c *section) {
+func (l *loader) absenceRule(r *rule, c *yamlfile.Section) {
 	a := &absence{}
 	r.absence = a
 	a.Rule = r.name
-	a.Within = c.duration("within", time.Second)
-	c.need("within", "how long to wait")
-	a.grace = c.duration("grace", 0)
-	if c.vals["grace"] == nil {
-		a.grace = 2 * time.Minute
+	a.Within = c.Duration("within", 0, time.Second, maxDuration)
+	c.Require("within", "how long to wait")
+	a.grace = c.Duration("grace", 2*time.Minute, 0, maxDuration)
+	a.Lookback = c.Duration("lookback", max(6*time.Hour, 3*(a.Within+a.grace)), time.Second, maxDuration)
+	if least := a.Within + a.grace + 2*time.Minute; a.Lookback <= least {
+		c.Fault("lookback", "%s is too short; it has to be longer than within + grace + two sweeps (%s), or nothing would fire",
+			duration.Format(a.Lookback), duration.Format(least))
 	}
-	a.Lookback = c.duration("lookback", time.Second)
-	if c.vals["lookback"] == nil {
-		a.Lookback = max(6*time.Hour, 3*(a.Within+a.grace))
-	} else if least := a.Within + a.grace + 2*time.Minute; a.Lookback <= least {
-		c.fault("lookback", "%s is too short; it has to be longer than within + grace + two sweeps (%s), or nothing would fire", c.vals["lookback"].Value, least)
-	}
-	anchor := c.oneOf("anchor", "last", "first", "idle")
+	anchor := c.OneOf("anchor", "last", "first", "idle")
 	a.First, a.idle = anchor == "first", anchor == "idle"
-	a.episodes = c.oneOf("once_per", "key", "episode") == "episode"
+	a.episodes = c.OneOf("once_per", "key", "episode") == "episode"
 	a.skip = []string{skipCancelled}
 	if a.episodes {
 		a.skip = append(a.skip, skipSuperseded)
 	}
-	if n := c.vals["recheck"]; n != nil {
-		s := l.src.section(n, c.at("recheck"), "skip_if")
+	if n := c.Get("recheck"); n != nil {
+		s := l.src.Section(n, c.At("recheck"), "skip_if")
 		a.skip = []string{}
-		if v := s.vals["skip_if"]; v != nil && (v.Kind != yaml.SequenceNode || len(v.Content) > 0) {
-			a.skip = s.texts("skip_if")
+		if v := s.Get("skip_if"); v != nil && (v.Kind != yaml.SequenceNode || len(v.Content) > 0) {
+			a.skip = s.Strings("skip_if")
 		}
 		for _, reason := range a.skip {
 			known := []string{skipCancelled, skipSuperseded}
 			switch {
 			case !slices.Contains(known, reason):
-				s.fault("skip_if", "%q is none of cancelled, superseded%s", reason, didYouMean(reason, known))
+				s.Fault("skip_if", "%q is not one of cancelled, superseded%s", reason, spell.DidYouMean(reason, known))
 			case reason == skipSuperseded && !a.episodes:
-				s.fault("skip_if", "superseded goes with once_per: episode; with once_per: key the key would be used up without a message")
+				s.Fault("skip_if", "superseded goes with once_per: episode; with once_per: key the key would be used up without a message")
 			}
 		}
 	}
@@ -121,31 +120,31 @@ func (l *loader) absenceRule(r *rule, c *section) {
 	names := append(slices.Clone(trigger.on), cancel.on...)
 	if a.idle {
 		activity := take{on: []string{"*"}, listener: listener{rule: r, role: goesOn}}
-		if c.vals["activity"] != nil {
+		if c.Get("activity") != nil {
 			activity = l.side(r, c, "activity", goesOn)
 		}
 		r.takes = append(r.takes, activity)
 		names = append(names, activity.on...)
-	} else if c.vals["activity"] != nil {
-		c.fault("activity", "activity goes with anchor: idle")
+	} else if c.Get("activity") != nil {
+		c.Fault("activity", "activity goes with anchor: idle")
 	}
 	slices.Sort(names)
 	if a.Names = slices.Compact(names); slices.Contains(names, "*") {
 		a.Names = nil
 	}
-	if c.need("key", "whose absence it is, for example event.session_id") {
-		a.key = l.scope(names, map[string]*types.Type{"event": eventType}).compile(l.src, c.vals["key"], c.at("key"), key)
+	if c.Require("key", "whose absence it is, for example event.session_id") {
+		a.key = l.scope(names, map[string]*types.Type{"event": eventType}).compile(l.src, c.Get("key"), c.At("key"), key)
 	}
 	sc := l.scope(trigger.on, map[string]*types.Type{"trigger": eventType, "key": types.StringType, "since": types.TimestampType})
-	if n := c.vals["subject"]; n != nil {
-		r.subject = sc.compile(l.src, n, c.at("subject"), key)
+	if n := c.Get("subject"); n != nil {
+		r.subject = sc.compile(l.src, n, c.At("subject"), key)
 	}
-	if n := c.vals["payload"]; n != nil {
-		r.payload = sc.template(l.src, n, c.at("payload"), 0)
+	if n := c.Get("payload"); n != nil {
+		r.payload = sc.template(l.src, n, c.At("payload"), 0)
 	}
 	var state bytes.Buffer
 	for _, k := range []string{"trigger", "cancel", "activity", "key", "anchor"} {
-		if n := c.vals[k]; n != nil {
+		if n := c.Get(k); n != nil {
 			fmt.Fprint(&state, k)
 			writeNode(&state, n)
 		}
@@ -155,16 +154,16 @@ func (l *loader) absenceRule(r *rule, c *section) {
 }
 
 // side reads trigger, cancel or activity.
-func (l *loader) side(r *rule, c *section, name string, as role) take {
+func (l *loader) side(r *rule, c *yamlfile.Section, name string, as role) take {
 	t := take{listener: listener{rule: r, role: as}}
-	if !c.need(name, "which events it is, as on and match") {
+	if !c.Require(name, "which events it is, as on and match") {
 		return t
 	}
-	s := l.src.section(c.vals[name], c.at(name), "on", "match")
+	s := l.src.Section(c.Get(name), c.At(name), "on", "match")
 	t.on = l.on(s)
-	if n := s.vals["match"]; n != nil {
-		t.match = l.scope(t.on, map[string]*types.Type{"event": eventType}).compile(l.src, n, s.at("match"), condition)
-		l.lintMatch(n, s.at("match"), t.on)
+	if n := s.Get("match"); n != nil {
+		t.match = l.scope(t.on, map[string]*types.Type{"event": eventType}).compile(l.src, n, s.At("match"), condition)
+		l.lintMatch(n, s.At("match"), t.on)
 	}
 	return t
 }

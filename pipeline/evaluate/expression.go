@@ -16,6 +16,9 @@ import (
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"go.yaml.in/yaml/v3"
+
+	"sluice.example/sluice/internal/spell"
+	"sluice.example/sluice/internal/yamlfile"
 )
 
 // maxCost bounds what an expression can cost on the largest event, in CEL's units (about one per step and per ten
@@ -166,16 +169,16 @@ const (
 )
 
 // compile compiles the expression in a YAML scalar. A fault is reported at its place, and gives nil.
-func (sc *scope) compile(src *source, n *yaml.Node, where string, want result) *program {
+func (sc *scope) compile(src *yamlfile.File, n *yaml.Node, where string, want result) *program {
 	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
-		src.fault(n, where, "an expression is wanted here, not %s", kindName(n))
+		src.Fault(n, where, "expected an expression, got %s", yamlfile.Describe(n))
 		return nil
 	}
 	checked, iss := sc.env.Compile(n.Value)
 	if iss.Err() != nil {
 		for _, e := range iss.Errors() {
-			line, col := src.inside(n, e.Location.Line(), e.Location.Column())
-			src.faultAt(line, col, where, "%s%s", plain(e.Message), sc.suggest(n.Value, e.Location.Line(), e.Location.Column()))
+			line, col := src.Inside(n, e.Location.Line(), e.Location.Column())
+			src.FaultAt(line, col, where, "%s%s", plain(e.Message), sc.suggest(n.Value, e.Location.Line(), e.Location.Column()))
 		}
 		return nil
 	}
@@ -183,10 +186,10 @@ func (sc *scope) compile(src *source, n *yaml.Node, where string, want result) *
 	switch {
 	case t.Kind() == types.DynKind, want == anyValue:
 	case want == condition && t.Kind() != types.BoolKind:
-		src.fault(n, where, "the expression is of type %s, but has to be a condition (bool)", t)
+		src.Fault(n, where, "the expression is of type %s, but has to be a condition (bool)", t)
 		return nil
 	case want == key && t.Kind() != types.StringKind && t.Kind() != types.IntKind && t.Kind() != types.UintKind:
-		src.fault(n, where, "the expression is of type %s, but has to be a string or an int", t)
+		src.Fault(n, where, "the expression is of type %s, but has to be a string or an int", t)
 		return nil
 	}
 	est, err := sc.env.EstimateCost(checked, sizes{})
@@ -198,7 +201,7 @@ func (sc *scope) compile(src *source, n *yaml.Node, where string, want result) *
 		prg, err = sc.env.Program(checked, cel.EvalOptions(cel.OptOptimize))
 	}
 	if err != nil {
-		src.fault(n, where, "%s", plain(err.Error()))
+		src.Fault(n, where, "%s", plain(err.Error()))
 		return nil
 	}
 	tree, out := checked.NativeRep(), &program{prg: prg}
@@ -244,7 +247,7 @@ func (sc *scope) suggest(expr string, line, col int) string {
 	if slices.Contains(known, word) {
 		return ""
 	}
-	return didYouMean(word, known)
+	return spell.DidYouMean(word, known)
 }
 
 // plain cuts from a message of CEL what does not help: its own list of tokens or names, and further lines.

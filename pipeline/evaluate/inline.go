@@ -11,13 +11,14 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"sluice.example/sluice/internal/yamlfile"
 	"sluice.example/sluice/pipeline"
 )
 
 // inlineTest is a test that stands in a rule: events on a virtual clock, and the messages that they lead to.
 type inlineTest struct {
 	rule   *rule
-	src    *source
+	src    *yamlfile.File
 	node   *yaml.Node
 	where  string
 	name   string
@@ -61,34 +62,28 @@ func (s *Set) Test() []TestResult {
 	return out
 }
 
-func (l *loader) tests(r *rule, c *section) {
-	n := c.vals["tests"]
+func (l *loader) tests(r *rule, c *yamlfile.Section) {
+	n := c.Get("tests")
 	if n == nil {
 		return
 	}
-	if n.Kind != yaml.SequenceNode {
-		c.fault("tests", "a list of tests is wanted here, not %s", kindName(n))
-		return
-	}
-	for i, item := range n.Content {
-		where := fmt.Sprintf("%s[%d]", c.at("tests"), i)
-		s := l.src.section(resolve(item), where, "name", "events", "until", "expect")
-		t := &inlineTest{rule: r, src: l.src, node: item, where: where, name: s.text("name"), until: s.duration("until", 0)}
-		s.need("name", "what the test shows")
-		if s.need("events", "what happens") && s.vals["events"].Kind == yaml.SequenceNode {
+	for i, item := range l.src.Items(n, c.At("tests"), "a list of tests") {
+		where := fmt.Sprintf("%s[%d]", c.At("tests"), i)
+		s := l.src.Section(item, where, "name", "events", "until", "expect")
+		t := &inlineTest{rule: r, src: l.src, node: item, where: where, name: s.String("name")}
+		t.until = s.Duration("until", 0, 0, maxDuration)
+		s.Require("name", "what the test shows")
+		if s.Require("events", "what happens") {
 			at := time.Duration(0)
-			for j, e := range s.vals["events"].Content {
-				t.events = append(t.events, l.testEvents(r, resolve(e), fmt.Sprintf("%s.events[%d]", where, j), &at, len(t.events))...)
+			for j, e := range l.src.Items(s.Get("events"), s.At("events"), "a list of events") {
+				made := l.testEvents(r, e, fmt.Sprintf("%s.events[%d]", where, j), &at, len(t.events))
+				t.events = append(t.events, made...)
 			}
-		} else {
-			s.fault("events", "a list of events is wanted here")
 		}
-		if s.need("expect", "the messages that it leads to; [] for none") && s.vals["expect"].Kind == yaml.SequenceNode {
-			for j, e := range s.vals["expect"].Content {
-				t.expect = append(t.expect, l.expectation(resolve(e), fmt.Sprintf("%s.expect[%d]", where, j)))
+		if s.Require("expect", "the messages that it leads to; [] for none") {
+			for j, e := range l.src.Items(s.Get("expect"), s.At("expect"), "a list of messages") {
+				t.expect = append(t.expect, l.expectation(e, fmt.Sprintf("%s.expect[%d]", where, j)))
 			}
-		} else {
-			s.fault("expect", "a list of messages is wanted here")
 		}
 		r.tests = append(r.tests, t)
 	}
@@ -100,20 +95,20 @@ const maxRepeat = 100_000
 // testEvents reads an event of a test: at is when it is received, counted from the start of the test, and stays the
 // same as for the event before; late is by how much earlier it occurred. With repeat and every it stands for many.
 func (l *loader) testEvents(r *rule, n *yaml.Node, where string, at *time.Duration, made int) []pipeline.Event {
-	s := l.src.section(n, where, "at", "late", "repeat", "every", "event_name", "anonymous_id", "user_id", "session_id", "page_url", "referrer", "user_agent", "properties")
-	if s.vals["at"] != nil {
-		*at = s.duration("at", 0)
-	}
-	s.need("event_name", "what happens")
-	ev := pipeline.Event{Tenant: 1, Name: s.text("event_name"), AnonymousID: s.text("anonymous_id"), UserID: s.text("user_id"),
-		SessionID: s.text("session_id"), PageURL: s.text("page_url"), Referrer: s.text("referrer"), UserAgent: s.text("user_agent")}
+	s := l.src.Section(n, where, "at", "late", "repeat", "every", "event_name", "anonymous_id", "user_id", "session_id", "page_url", "referrer", "user_agent", "properties")
+	*at = s.Duration("at", *at, 0, maxDuration)
+	s.Require("event_name", "what happens")
+	ev := pipeline.Event{Tenant: 1, Name: s.String("event_name"), AnonymousID: s.String("anonymous_id"), UserID: s.String("user_id"),
+		SessionID: s.String("session_id"), PageURL: s.String("page_url"), Referrer: s.String("referrer"), UserAgent: s.String("user_agent")}
 	if len(r.tenants) > 0 {
 		ev.Tenant = r.tenants[0]
 	}
-	if p := s.vals["properties"]; p != nil {
+	if p := s.Get("properties"); p != nil {
 		ev.Properties = yamlJSON(nil, p)
 	}
-	repeat, every, late := max(1, s.integer("repeat", 1, maxRepeat)), s.duration("every", 0), s.duration("late", 0)
+	repeat := s.Int("repeat", 1, 1, maxRepeat)
+	every := s.Duration("every", 0, 0, maxDuration)
+	late := s.Duration("late", 0, 0, maxDuration)
 	events := make([]pipeline.Event, repeat)
 	for i := range events {
 		events[i] = ev
@@ -141,25 +136,25 @@ func status(d *Decided) string {
 }
 
 func (l *loader) expectation(n *yaml.Node, where string) expectation {
-	s := l.src.section(n, where, append(slices.Collect(maps.Keys(expectedTexts)), "at", "payload")...)
+	s := l.src.Section(n, where, append(slices.Collect(maps.Keys(expectedTexts)), "at", "payload")...)
 	e := expectation{node: n, texts: map[string]string{}}
 	for name := range expectedTexts {
-		if s.vals[name] != nil {
-			e.texts[name] = strings.Join(s.texts(name), ",")
+		if s.Get(name) != nil {
+			e.texts[name] = strings.Join(s.Strings(name), ",")
 		}
 	}
-	if s.vals["at"] != nil {
-		at := s.duration("at", 0)
+	if s.Get("at") != nil {
+		at := s.Duration("at", 0, 0, maxDuration)
 		e.at = &at
 	}
-	if p := s.vals["payload"]; p != nil {
+	if p := s.Get("payload"); p != nil {
 		e.payload = yamlJSON(nil, p)
 	}
 	return e
 }
 
 // run gives nil if the rule does what the test expects.
-func (t *inlineTest) run(set *Set) *LoadError {
+func (t *inlineTest) run(set *Set) *yamlfile.Fault {
 	r := NewReplay(DefaultConfig(), set, testStart)
 	events := slices.Clone(t.events)
 	slices.SortStableFunc(events, func(a, b pipeline.Event) int { return a.ReceivedAt.Compare(b.ReceivedAt) })
@@ -189,7 +184,7 @@ func (t *inlineTest) run(set *Set) *LoadError {
 			got = append(got, d)
 		}
 	}
-	fault := func(n *yaml.Node, format string, args ...any) *LoadError {
+	fault := func(n *yaml.Node, format string, args ...any) *yamlfile.Fault {
 		msg := fmt.Sprintf("test %q failed: ", t.name) + fmt.Sprintf(format, args...)
 		for _, f := range r.failures {
 			if f.Rule == t.rule.name {
@@ -197,7 +192,7 @@ func (t *inlineTest) run(set *Set) *LoadError {
 				break
 			}
 		}
-		return &LoadError{t.src.file, n.Line, n.Column, t.where, msg}
+		return &yamlfile.Fault{File: t.src.Name, Line: n.Line, Column: n.Column, Where: t.where, Message: msg}
 	}
 	for i, want := range t.expect {
 		if i >= len(got) {
@@ -278,7 +273,7 @@ func isWhole(s string) bool { return !strings.ContainsAny(s, ".eE") }
 
 // yamlJSON appends a YAML value as JSON; numbers keep their digits.
 func yamlJSON(dst []byte, n *yaml.Node) []byte {
-	switch n = resolve(n); n.Kind {
+	switch n = yamlfile.Resolve(n); n.Kind {
 	case yaml.MappingNode:
 		dst = append(dst, '{')
 		for i := 0; i+1 < len(n.Content); i += 2 {

@@ -10,6 +10,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"go.yaml.in/yaml/v3"
+
+	"sluice.example/sluice/internal/spell"
+	"sluice.example/sluice/internal/yamlfile"
 )
 
 // pinned finds comparisons of the event's name with a text, as people write them.
@@ -21,15 +24,16 @@ func (l *loader) lintMatch(n *yaml.Node, where string, on []string) {
 		name := n.Value[m[2]+1 : m[3]-1]
 		before := n.Value[:m[2]]
 		line := strings.Count(before, "\n")
-		line, col := l.src.inside(n, line+1, len([]rune(before[strings.LastIndex(before, "\n")+1:])))
+		line, col := l.src.Inside(n, line+1, len([]rune(before[strings.LastIndex(before, "\n")+1:])))
 		warn := func(format string, args ...any) {
-			l.warnings = append(l.warnings, LoadError{l.src.file, line, col, where, fmt.Sprintf(format, args...)})
+			message := fmt.Sprintf(format, args...)
+			l.warnings = append(l.warnings, yamlfile.Fault{File: l.src.Name, Line: line, Column: col, Where: where, Message: message})
 		}
 		switch {
 		case slices.Equal(on, []string{"*"}):
 			warn("name %q in on instead of asking for it here: then other events cost nothing", name)
 		case !slices.Contains(on, name):
-			warn("the event is never %q here: the rule listens to %s. Add the name to on, or drop the comparison%s", name, strings.Join(on, ", "), didYouMean(name, on))
+			warn("the event is never %q here: the rule listens to %s. Add the name to on, or drop the comparison%s", name, strings.Join(on, ", "), spell.DidYouMean(name, on))
 		}
 	}
 }
@@ -53,8 +57,8 @@ from win cross join (select coalesce(sum(x) / nullif(sum(n), 0), 0) as p from wi
 const fewWindows = 24
 
 // LintVolume warns of rate rules whose minimum is rarely reached by what is counted in the database, if anything is.
-func (s *Set) LintVolume(ctx context.Context, conn *pgx.Conn) (LoadErrors, error) {
-	var found LoadErrors
+func (s *Set) LintVolume(ctx context.Context, conn *pgx.Conn) (yamlfile.Faults, error) {
+	var found yamlfile.Faults
 	for _, r := range s.rules {
 		if r.rate == nil || r.off {
 			continue

@@ -14,6 +14,8 @@ import (
 	"cel.dev/cel-go/common/types"
 	"go.yaml.in/yaml/v3"
 
+	"sluice.example/sluice/internal/spell"
+	"sluice.example/sluice/internal/yamlfile"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -34,7 +36,7 @@ type Set struct {
 	// byTenant has an index for each tenant that has rules of its own; others use every.
 	byTenant map[int32]*index
 	every    *index
-	warnings LoadErrors
+	warnings yamlfile.Faults
 	// byState finds a rule by what its state is kept under, byTimer by the name of its timers.
 	byState, byTimer, byMetric map[string]*rule
 	absences                   []pipeline.Absence
@@ -70,7 +72,7 @@ const (
 	denominator
 )
 
-// Load reads a rules file, or every *.yaml and *.yml file of a folder. The error, if any, is LoadErrors and holds
+// Load reads a rules file, or every *.yaml and *.yml file of a folder. The error, if any, is yamlfile.Faults and holds
 // everything that is wrong; no part of a faulty file comes into force.
 func Load(path string, known Known) (*Set, error) {
 	files := []string{path}
@@ -79,39 +81,41 @@ func Load(path string, known Known) (*Set, error) {
 		for _, pattern := range []string{"*.yaml", "*.yml"} {
 			found, err := filepath.Glob(filepath.Join(path, pattern))
 			if err != nil {
-				return nil, LoadErrors{{File: path, Message: err.Error()}}
+				return nil, yamlfile.Faults{{File: path, Message: err.Error()}}
 			}
 			files = append(files, found...)
 		}
 		if len(files) == 0 {
-			return nil, LoadErrors{{File: path, Message: "the folder holds no *.yaml file"}}
+			return nil, yamlfile.Faults{{File: path, Message: "the folder holds no *.yaml file"}}
 		}
 	}
 	slices.Sort(files)
 	set := &Set{}
-	var errs LoadErrors
+	var errs yamlfile.Faults
 	rulesets := map[string]string{}
 	for _, file := range files {
 		l := &loader{known: known, scopes: map[string]*scope{}}
-		var root *yaml.Node
-		l.src, root = readSource(file)
-		if root != nil {
-			l.file(root)
+		l.src = yamlfile.Read(file)
+		l.src.Hint = noAddresses
+		if l.src.Root() != nil {
+			l.file()
+		} else if l.src.Err() == nil {
+			l.src.FaultAt(1, 1, "", "the file is empty; it starts with version: 1")
 		}
 		if first, ok := rulesets[l.ruleset]; ok {
-			l.src.faultAt(1, 1, "ruleset", "ruleset %q is already that of %s; every file needs a name of its own", l.ruleset, first)
+			l.src.FaultAt(1, 1, "ruleset", "ruleset %q is already that of %s; every file needs a name of its own", l.ruleset, first)
 		} else if l.ruleset != "" {
 			rulesets[l.ruleset] = file
 		}
-		errs = append(errs, l.src.errs...)
+		errs = append(errs, l.src.Faults()...)
 		set.warnings = append(set.warnings, l.warnings...)
 		set.rules = append(set.rules, l.rules...)
 	}
 	if len(errs) > 0 {
-		errs.sort()
+		errs.Sort()
 		return nil, errs
 	}
-	set.warnings.sort()
+	set.warnings.Sort()
 	set.index()
 	for _, r := range set.rules {
 		for _, t := range r.tests {
@@ -124,14 +128,14 @@ func Load(path string, known Known) (*Set, error) {
 		}
 	}
 	if len(errs) > 0 {
-		errs.sort()
+		errs.Sort()
 		return nil, errs
 	}
 	return set, nil
 }
 
 // Warnings are what is not wrong but probably not meant.
-func (s *Set) Warnings() LoadErrors { return s.warnings }
+func (s *Set) Warnings() yamlfile.Faults { return s.warnings }
 
 func (s *Set) index() {
 	s.every, s.byTenant = &index{byName: map[string][]listener{}}, map[int32]*index{}
@@ -192,48 +196,52 @@ func (x *index) add(r *rule) {
 
 // loader reads one file.
 type loader struct {
-	src      *source
+	src      *yamlfile.File
 	known    Known
 	ruleset  string
 	tenants  []int32
 	events   map[string]map[string]*types.Type
-	defaults *section
+	defaults *yamlfile.Section
 	rules    []*rule
-	warnings LoadErrors
+	warnings yamlfile.Faults
 	scopes   map[string]*scope
 }
 
-func (l *loader) file(root *yaml.Node) {
-	f := l.src.section(root, "", "version", "ruleset", "tenants", "defaults", "events", "rules")
-	if f.need("version", "version: 1") && f.text("version") != "1" {
-		f.fault("version", "only version 1 is known, not %s", kindName(f.vals["version"]))
+// noAddresses answers those who look for the address of a message in the rules.
+func noAddresses(key string) string {
+	switch key {
+	case "url", "destination", "destinations", "webhook", "headers", "secret":
+		return "; addresses are not part of the rules: name a destination of the configuration in send_to"
 	}
-	if f.need("ruleset", "it is part of the identity of every rule") {
+	return ""
+}
+
+func (l *loader) file() {
+	f := l.src.Top("version", "ruleset", "tenants", "defaults", "events", "rules")
+	if f.Require("version", "version: 1") && f.String("version") != "1" {
+		f.Fault("version", "expected version 1, got %s", yamlfile.Describe(f.Get("version")))
+	}
+	if f.Require("ruleset", "it is part of the identity of every rule") {
 		l.ruleset = l.name(f, "ruleset")
 	}
 	l.tenants = l.tenantIDs(f)
-	if n := f.vals["defaults"]; n != nil {
-		l.defaults = l.src.section(n, "defaults", "owner", "response", "state", "dedupe_for", "grace", "lookback")
+	if n := f.Get("defaults"); n != nil {
+		l.defaults = l.src.Section(n, "defaults", defaultKeys...)
 	}
-	if n := f.vals["events"]; n != nil {
+	if n := f.Get("events"); n != nil {
 		l.declarations(n)
 	}
-	if !f.need("rules", "the list of rules") {
-		return
-	}
-	list := f.vals["rules"]
-	if list.Kind != yaml.SequenceNode {
-		f.fault("rules", "a list of rules is wanted here, not %s", kindName(list))
+	if !f.Require("rules", "the list of rules") {
 		return
 	}
 	ids := map[string]int{}
-	for i, n := range list.Content {
-		r := l.rule(resolve(n), i)
+	for i, n := range l.src.Items(f.Get("rules"), "rules", "a list of rules") {
+		r := l.rule(n, i)
 		if r.id == "" {
 			continue
 		}
 		if line, ok := ids[r.id]; ok {
-			l.src.fault(n, "rules["+r.id+"]", "rule id %q stands here twice, first on line %d", r.id, line)
+			l.src.Fault(n, "rules["+r.id+"]", "duplicate rule id %q, first on line %d", r.id, line)
 			continue
 		}
 		ids[r.id] = n.Line
@@ -257,7 +265,7 @@ func (l *loader) inhibitors() {
 		for _, id := range r.rate.inhibitedBy {
 			m, ok := metrics[id]
 			if !ok || id == r.id {
-				r.rate.inhibitPlace.fault("inhibited_by", "%q is no other rate rule of this file%s", id, didYouMean(id, slices.Collect(maps.Keys(metrics))))
+				r.rate.inhibitPlace.Fault("inhibited_by", "%q is not another rate rule of this file%s", id, spell.DidYouMean(id, slices.Collect(maps.Keys(metrics))))
 			}
 			r.rate.Inhibitors = append(r.rate.Inhibitors, m)
 		}
@@ -265,19 +273,19 @@ func (l *loader) inhibitors() {
 }
 
 // name reads a name that is used in keys, metrics and paths.
-func (l *loader) name(c *section, key string) string {
-	s := c.text(key)
+func (l *loader) name(c *yamlfile.Section, key string) string {
+	s := c.String(key)
 	for i, r := range s {
 		if !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || i > 0 && (r == '-' || r == '_')) || i >= 64 {
-			c.fault(key, "%q is no name; use up to 64 of a-z, 0-9, - and _", s)
+			c.Fault(key, "%q is not a name; use up to 64 of a-z, 0-9, - and _", s)
 			return ""
 		}
 	}
 	return s
 }
 
-func (l *loader) tenantIDs(c *section) []int32 {
-	names := c.texts("tenants")
+func (l *loader) tenantIDs(c *yamlfile.Section) []int32 {
+	names := c.Strings("tenants")
 	if names == nil {
 		return nil
 	}
@@ -285,7 +293,7 @@ func (l *loader) tenantIDs(c *section) []int32 {
 	for _, name := range names {
 		id, ok := l.known.Tenants[name]
 		if !ok && l.known.Tenants != nil {
-			c.fault("tenants", "unknown tenant %q%s", name, didYouMean(name, slices.Collect(maps.Keys(l.known.Tenants))))
+			c.Fault("tenants", "unknown tenant %q%s", name, spell.DidYouMean(name, slices.Collect(maps.Keys(l.known.Tenants))))
 		}
 		if ok {
 			ids = append(ids, id)
@@ -303,17 +311,17 @@ var propertyTypes = map[string]*types.Type{
 func (l *loader) declarations(n *yaml.Node) {
 	l.events = map[string]map[string]*types.Type{}
 	known := slices.Sorted(maps.Keys(propertyTypes))
-	for k, v := range l.src.pairs(n, "events") {
+	for k, v := range l.src.Pairs(n, "events") {
 		props := map[string]*types.Type{}
 		l.events[k.Value] = props
 		if v.Tag == "!!null" {
 			continue
 		}
 		where := "events." + k.Value
-		for p, t := range l.src.pairs(v, where) {
+		for p, t := range l.src.Pairs(v, where) {
 			pt, ok := propertyTypes[t.Value]
 			if !ok {
-				l.src.fault(t, where+"."+p.Value, "%s is no type; there are %s%s", kindName(t), strings.Join(known, ", "), didYouMean(t.Value, known))
+				l.src.Fault(t, where+"."+p.Value, "%s is not a type; there are %s%s", yamlfile.Describe(t), strings.Join(known, ", "), spell.DidYouMean(t.Value, known))
 				pt = types.DynType
 			}
 			props[p.Value] = pt

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sluice.example/sluice/internal/yamlfile"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -18,9 +20,9 @@ func TestBrokenFileGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = loadText(t, string(text))
-	var errs LoadErrors
+	var errs yamlfile.Faults
 	if !errors.As(err, &errs) {
-		t.Fatalf("Load = %v; want LoadErrors", err)
+		t.Fatalf("Load = %v; want yamlfile.Faults", err)
 	}
 	for i := range errs {
 		errs[i].File = filepath.Base(errs[i].File)
@@ -53,20 +55,20 @@ func TestLoadErrors(t *testing.T) {
 	}
 	check("", "rules.yaml:1:1: the file is empty")
 	check("version: 1\nruleset: t\nrules:\n  - id: [", "rules.yaml:")
-	check("version: 2\nruleset: Shop!\nrules: {}", `2:10: ruleset: "Shop!" is no name`)
-	check("version: 2\nruleset: shop\nrules: []", `1:10: version: only version 1 is known, not "2"`)
+	check("version: 2\nruleset: Shop!\nrules: {}", `2:10: ruleset: "Shop!" is not a name`)
+	check("version: 2\nruleset: shop\nrules: []", `1:10: version: expected version 1, got "2"`)
 	check("ruleset: shop\nrules: []", `missing required key "version"`)
 	check("version: 1\nruleset: t\nrules: []\ndestinations: {}", "addresses are not part of the rules")
 	check("version: 1\nruleset: t\ntenants: [acne]\nrules: []", `3:10: tenants: unknown tenant "acne"; did you mean "acme"?`)
 	check(ruleText("digest: {after: 1h}"), "the rule has neither")
 	check(ruleText("cooldown: 0s"), "9:15: rules[r].cooldown: 0s is too short")
-	check(ruleText("cooldown: 90000d"), "a length of time like 90s")
+	check(ruleText("cooldown: 90000d"), "90000d is too long; the most is 3660d")
 	check(ruleText("dedupe_for: 5000d"), "too long")
 	check(ruleText("match: event"), "is of type event, but has to be a condition")
 	check(ruleText("match: '[1,2].all(x, x > 0)'"), "rules[r].match")
 	check(ruleText("match: "+strings.Repeat("(", 60)+"true"+strings.Repeat(")", 60)), "rules[r].match")
 	check(ruleText("match: "+strings.Repeat(`event.user_id.matches("(a|b|c)+[xyz]*.*(foo|bar)") && `, 120)+"true"), "can cost up to")
-	check(ruleText("kind: absense"), `rules[r].kind: "absense" is none of`)
+	check(ruleText("kind: absense"), `rules[r].kind: "absense" is not one of`)
 	check(ruleText("match: >\n      event.user_id == 5"), "9:12: rules[r].match: found no matching overload")
 	check(ruleText("match: \"event.user_id == '\\u00e9\\\\n' + 5\""), ":42: rules[r].match: found no matching overload for '_+_'")
 	if _, err := Load(filepath.Join(t.TempDir(), "none.yaml"), Known{}); err == nil || !strings.Contains(err.Error(), "no such file") {

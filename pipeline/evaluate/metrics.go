@@ -123,5 +123,9 @@ func (m *Metrics) shouldWarn(rule, kind string, now time.Time) bool {
 }
 
 func (m *Metrics) setFailing(rule string, failing bool) {
-	m.failing.WithLabelValues(rule).Set(float64(b2i(failing)))
+	value := 0.0
+	if failing {
+		value = 1
+	}
+	m.failing.WithLabelValues(rule).Set(value)
 }

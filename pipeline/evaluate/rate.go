@@ -17,6 +17,8 @@ import (
 	"cel.dev/cel-go/common/types"
 	"github.com/jackc/pgx/v5"
 
+	"sluice.example/sluice/internal/duration"
+	"sluice.example/sluice/internal/yamlfile"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -32,9 +34,9 @@ type rate struct {
 	repeat       time.Duration
 	step         time.Duration
 	inhibitedBy  []string
-	inhibitPlace *section
+	inhibitPlace *yamlfile.Section
 	// minimumPlace is where the minimum stands, or would stand.
-	minimumPlace LoadError
+	minimumPlace yamlfile.Fault
 }
 
 // threshold is a relative distance from the baseline that has to be seen some times in a row.
@@ -56,25 +58,23 @@ type count struct {
 	role  role
 }
 
-func (l *loader) rateRule(r *rule, c *section) {
+func (l *loader) rateRule(r *rule, c *yamlfile.Section) {
 	a := &rate{}
 	r.rate = a
 	a.Rule, a.Tenants = r.name, r.tenants
-	durations := func(key string, fallback, least time.Duration) time.Duration {
-		if d := c.duration(key, least); c.vals[key] != nil {
-			return d
+	minutes := func(key string, fallback, least time.Duration) time.Duration {
+		d := c.Duration(key, fallback, least, maxDuration)
+		if d%time.Minute != 0 {
+			c.Fault(key, "%s is not a whole number of minutes; events are counted by the minute", duration.Format(d))
 		}
-		return fallback
+		return d
 	}
-	a.Window, a.Every = durations("window", time.Hour, time.Minute), durations("every", 5*time.Minute, time.Minute)
-	a.Settle, a.repeat = durations("settle", 5*time.Minute, 0), durations("repeat", 0, time.Minute)
-	for _, key := range []string{"window", "every", "settle"} {
-		if d := map[string]time.Duration{"window": a.Window, "every": a.Every, "settle": a.Settle}[key]; d%time.Minute != 0 {
-			c.fault(key, "%s is no whole number of minutes, which is what is counted by", d)
-		}
-	}
-	c.oneOf("no_data", "unknown")
-	c.text("severity")
+	a.Window = minutes("window", time.Hour, time.Minute)
+	a.Every = minutes("every", 5*time.Minute, time.Minute)
+	a.Settle = minutes("settle", 5*time.Minute, 0)
+	a.repeat = c.Duration("repeat", 0, time.Minute, maxDuration)
+	c.OneOf("no_data", "unknown")
+	c.String("severity")
 	l.counted(r, c)
 	for _, t := range r.takes {
 		a.Names = append(a.Names, t.on...)
@@ -84,15 +84,15 @@ func (l *loader) rateRule(r *rule, c *section) {
 	}
 	l.baseline(r, c)
 	l.thresholds(r, c)
-	if a.inhibitedBy = c.texts("inhibited_by"); a.inhibitedBy != nil {
+	if a.inhibitedBy = c.Strings("inhibited_by"); a.inhibitedBy != nil {
 		a.inhibitPlace = c
 	}
-	if n := c.vals["payload"]; n != nil {
-		r.payload = l.scope(nil, map[string]*types.Type{"rate": types.NewObjectType("rate")}).template(l.src, n, c.at("payload"), 0)
+	if n := c.Get("payload"); n != nil {
+		r.payload = l.scope(nil, map[string]*types.Type{"rate": types.NewObjectType("rate")}).template(l.src, n, c.At("payload"), 0)
 	}
 	var state bytes.Buffer
 	for _, k := range []string{"numerator", "denominator", "count", "settle"} {
-		if n := c.vals[k]; n != nil {
+		if n := c.Get(k); n != nil {
 			fmt.Fprint(&state, k)
 			writeNode(&state, n)
 		}
@@ -102,50 +102,44 @@ func (l *loader) rateRule(r *rule, c *section) {
 }
 
 // counted reads what is counted.
-func (l *loader) counted(r *rule, c *section) {
-	r.rate.ratio = c.vals["count"] == nil
+func (l *loader) counted(r *rule, c *yamlfile.Section) {
+	r.rate.ratio = c.Get("count") == nil
 	if !r.rate.ratio {
 		for _, k := range []string{"numerator", "denominator"} {
-			if c.vals[k] != nil {
-				c.fault(k, "count stands alone; %s belongs to a ratio", k)
+			if c.Get(k) != nil {
+				c.Fault(k, "count stands alone; %s belongs to a ratio", k)
 			}
 		}
 		r.takes = []take{l.side(r, c, "count", numerator)}
 		return
 	}
-	if c.vals["numerator"] == nil && c.vals["denominator"] == nil {
-		c.src.fault(c.node, c.where, "missing what is counted: either count, or numerator and denominator")
+	if c.Get("numerator") == nil && c.Get("denominator") == nil {
+		l.src.Fault(c.Node(), c.Where, "missing what is counted: either count, or numerator and denominator")
 		return
 	}
 	r.takes = []take{l.side(r, c, "numerator", numerator), l.side(r, c, "denominator", denominator)}
 }
 
-func (l *loader) baseline(r *rule, c *section) {
+func (l *loader) baseline(r *rule, c *yamlfile.Section) {
 	a := r.rate
 	periods, zone := 4, time.UTC
 	a.step, a.require = 7*24*time.Hour, 3
-	if n := c.vals["baseline"]; n != nil {
-		s := l.src.section(n, c.at("baseline"), "step", "periods", "require", "timezone")
-		if s.vals["step"] != nil {
-			a.step = s.duration("step", time.Minute)
-		}
-		if s.vals["periods"] != nil {
-			periods = s.integer("periods", 1, 52)
-		}
-		if a.require = min(3, periods); s.vals["require"] != nil {
-			a.require = s.integer("require", 1, periods)
-		}
-		if name := s.text("timezone"); name != "" {
+	if n := c.Get("baseline"); n != nil {
+		s := l.src.Section(n, c.At("baseline"), "step", "periods", "require", "timezone")
+		a.step = s.Duration("step", a.step, time.Minute, maxDuration)
+		periods = s.Int("periods", periods, 1, 52)
+		a.require = s.Int("require", min(3, periods), 1, periods)
+		if name := s.String("timezone"); name != "" {
 			loc, err := time.LoadLocation(name)
 			if err != nil {
-				s.fault("timezone", "%q is no time zone; use a name like Europe/Berlin", name)
+				s.Fault("timezone", "%q is not a time zone; use a name such as Europe/Berlin", name)
 			} else {
 				zone = loc
 			}
 		}
 	}
 	if a.step < a.Window {
-		c.fault("baseline", "the step (%s) is shorter than the window (%s), which would be compared with itself", a.step, a.Window)
+		c.Fault("baseline", "the step (%s) is shorter than the window (%s), which would be compared with itself", a.step, a.Window)
 	}
 	step := a.step
 	a.Periods = func(end time.Time) []time.Time {
@@ -161,7 +155,7 @@ func (l *loader) baseline(r *rule, c *section) {
 	}
 }
 
-func (l *loader) thresholds(r *rule, c *section) {
+func (l *loader) thresholds(r *rule, c *yamlfile.Section) {
 	a := r.rate
 	a.z, a.minN, a.minX = 3, 0, 10
 	known := []string{"expected"}
@@ -169,51 +163,57 @@ func (l *loader) thresholds(r *rule, c *section) {
 		a.minN = 200
 		known = []string{"denominator", "expected_numerator"}
 	}
-	a.minimumPlace = LoadError{File: l.src.file, Line: c.node.Line, Column: c.node.Column, Where: c.at("minimum")}
-	if n := c.vals["minimum"]; n != nil {
+	a.minimumPlace = yamlfile.Fault{File: l.src.Name, Line: c.Node().Line, Column: c.Node().Column, Where: c.At("minimum")}
+	if n := c.Get("minimum"); n != nil {
 		a.minimumPlace.Line, a.minimumPlace.Column = n.Line, n.Column
-		s := l.src.section(n, c.at("minimum"), known...)
-		for key, to := range map[string]*float64{"denominator": &a.minN, "expected_numerator": &a.minX, "expected": &a.minX} {
-			if s.vals[key] != nil {
-				*to = float64(s.integer(key, 1, 1e9))
-			}
-		}
+		s := l.src.Section(n, c.At("minimum"), known...)
+		a.minN = float64(s.Int("denominator", int(a.minN), 1, 1e9))
+		a.minX = float64(s.Int(known[len(known)-1], int(a.minX), 1, 1e9))
 	}
-	read := func(key string, more ...string) (threshold, *section) {
-		if !c.need(key, "how far from the baseline") {
+	read := func(key string, more ...string) (threshold, *yamlfile.Section) {
+		if !c.Require(key, "how far from the baseline") {
 			return threshold{}, nil
 		}
-		s := l.src.section(c.vals[key], c.at(key), append(more, "drop", "rise", "for")...)
-		t := threshold{times: max(1, s.integer("for", 1, 1000))}
-		if (s.vals["drop"] == nil) == (s.vals["rise"] == nil) {
-			l.src.fault(s.node, s.where, "either drop or rise is wanted, as a percentage like 30%%")
+		s := l.src.Section(c.Get(key), c.At(key), append(more, "drop", "rise", "for")...)
+		t := threshold{times: s.Int("for", 1, 1, 1000)}
+		if (s.Get("drop") == nil) == (s.Get("rise") == nil) {
+			l.src.Fault(s.Node(), s.Where, "expected either drop or rise, as a percentage such as 30%%")
 		}
-		for name, sign := range map[string]float64{"drop": -1, "rise": 1} {
-			if v := s.text(name); v != "" {
-				p, err := strconv.ParseFloat(strings.TrimSuffix(v, "%"), 64)
-				if err != nil || !strings.HasSuffix(v, "%") || p <= 0 || name == "drop" && p > 100 || p > 100_000 {
-					s.fault(name, "a percentage like 30%% is wanted here, not %q", v)
-				}
-				t.change = sign * p / 100
-			}
+		if drop := percentage(s, "drop", 100); drop > 0 {
+			t.change = -drop
+		}
+		if rise := percentage(s, "rise", 100_000); rise > 0 {
+			t.change = rise
 		}
 		return t, s
 	}
 	fire, s := read("fire", "z")
 	a.fire = fire
-	if s != nil && s.vals["z"] != nil {
-		z, err := strconv.ParseFloat(s.text("z"), 64)
-		if a.z = z; err != nil || z < 0 || z > 20 {
-			s.fault("z", "a number of standard deviations from 0 to 20 is wanted here")
-		}
+	if s != nil {
+		a.z = s.Float("z", a.z, 0, 20)
 	}
 	a.clear = threshold{fire.change / 2, fire.times}
-	if c.vals["clear"] != nil {
+	if c.Get("clear") != nil {
 		a.clear, s = read("clear")
 		if a.clear.change*fire.change < 0 || math.Abs(a.clear.change) >= math.Abs(fire.change) {
-			l.src.fault(s.node, s.where, "clear has to be nearer to the baseline than fire, and in the same direction, or the rule would flap")
+			l.src.Fault(s.Node(), s.Where, "clear has to be nearer to the baseline than fire, and in the same direction, or the rule would flap")
 		}
 	}
+}
+
+// percentage reads 30% as 0.3; 0 where the key is not there.
+func percentage(s *yamlfile.Section, key string, most float64) float64 {
+	text := s.String(key)
+	if text == "" {
+		return 0
+	}
+	number, ok := strings.CutSuffix(text, "%")
+	p, err := strconv.ParseFloat(number, 64)
+	if !ok || err != nil || !(p > 0 && p <= most) {
+		s.Fault(key, "expected a percentage such as 30%%, at most %g%%, got %q", most, text)
+		return 0
+	}
+	return p / 100
 }
 
 // judgement is what one window says.

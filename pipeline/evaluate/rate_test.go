@@ -157,10 +157,10 @@ func TestRateLoadErrors(t *testing.T) {
 	check("clear has to be nearer", "fire: {drop: 30%}", "clear: {drop: 30%}", "count: {on: x}")
 	check("clear has to be nearer", "fire: {drop: 30%}", "clear: {rise: 10%}", "count: {on: x}")
 	check("either drop or rise", "fire: {drop: 30%, rise: 10%}", "count: {on: x}")
-	check("a percentage like 30%", "fire: {drop: 0.3}", "count: {on: x}")
+	check("a percentage such as 30%", "fire: {drop: 0.3}", "count: {on: x}")
 	check("whole number of minutes", "fire: {drop: 30%}", "count: {on: x}", "window: 90s")
 	check("would be compared with itself", "fire: {drop: 30%}", "count: {on: x}", "window: 2h", "baseline: {step: 1h}")
-	check(`"other" is no other rate rule`, "fire: {drop: 30%}", "count: {on: x}", "inhibited_by: other")
-	check(`no time zone`, "fire: {drop: 30%}", "count: {on: x}", "baseline: {timezone: Mars/Base}")
+	check(`"other" is not another rate rule`, "fire: {drop: 30%}", "count: {on: x}", "inhibited_by: other")
+	check(`is not a time zone`, "fire: {drop: 30%}", "count: {on: x}", "baseline: {timezone: Mars/Base}")
 	check(`undefined field 'valeu'; did you mean "value"?`, "fire: {drop: 30%}", "count: {on: x}", "payload: {v: rate.valeu}")
 }

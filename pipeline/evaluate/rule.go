@@ -13,6 +13,9 @@ import (
 
 	"cel.dev/cel-go/common/types"
 	"go.yaml.in/yaml/v3"
+
+	"sluice.example/sluice/internal/spell"
+	"sluice.example/sluice/internal/yamlfile"
 )
 
 // rule is one compiled rule.
@@ -67,9 +70,15 @@ func (l limits) any() bool { return l.cooldown > 0 || l.capMax > 0 }
 // maxCap bounds cap.max: that many moments are kept per subject.
 const maxCap = 50
 
+// maxDuration bounds every length of time in a rule: ten years.
+const maxDuration = 3660 * 24 * time.Hour
+
 // ruleKeys are the keys that every kind has.
 var ruleKeys = []string{"id", "kind", "state", "owner", "response", "description", "tenants", "send_to", "payload",
 	"cooldown", "cap", "digest", "dedupe_for", "tests"}
+
+// defaultKeys are those that a file can set for all its rules.
+var defaultKeys = []string{"owner", "response", "state", "dedupe_for", "grace", "lookback"}
 
 var kindKeys = map[string][]string{
 	"event":   {"on", "match", "subject", "dedupe_key"},
@@ -80,21 +89,14 @@ var kindKeys = map[string][]string{
 
 func (l *loader) rule(n *yaml.Node, i int) *rule {
 	r := &rule{}
-	where := fmt.Sprintf("rules[%d]", i)
-	head := &section{src: l.src, node: n, where: where, vals: map[string]*yaml.Node{}}
-	if n.Kind == yaml.MappingNode {
-		for j := 0; j+1 < len(n.Content); j += 2 {
-			head.vals[n.Content[j].Value] = resolve(n.Content[j+1])
+	c := l.src.Section(n, fmt.Sprintf("rules[%d]", i))
+	if c.Require("id", "its name") {
+		if r.id = l.name(c, "id"); r.id != "" {
+			c.Where = "rules[" + r.id + "]"
 		}
 	}
-	if n.Kind == yaml.MappingNode && head.need("id", "its name") {
-		if r.id = l.name(head, "id"); r.id != "" {
-			where = "rules[" + r.id + "]"
-			head.where = where
-		}
-	}
-	r.kind = head.oneOf("kind", "event", "absence", "rate")
-	c := l.src.section(n, where, append(slices.Clone(ruleKeys), kindKeys[r.kind]...)...)
+	r.kind = c.OneOf("kind", "event", "absence", "rate")
+	c.Allow(append(slices.Clone(ruleKeys), kindKeys[r.kind]...)...)
 	r.name = l.ruleset + "/" + r.id
 	r.hash = hashNode(n, l.defaults)
 	l.common(r, c)
@@ -111,127 +113,125 @@ func (l *loader) rule(n *yaml.Node, i int) *rule {
 }
 
 // common reads what every kind of rule has.
-func (l *loader) common(r *rule, c *section) {
+func (l *loader) common(r *rule, c *yamlfile.Section) {
 	if l.defaults != nil {
-		for k, v := range l.defaults.vals {
-			if c.vals[k] == nil && (slices.Contains(ruleKeys, k) || slices.Contains(kindKeys[r.kind], k)) {
-				c.vals[k] = v
+		for _, k := range defaultKeys {
+			if v := l.defaults.Get(k); v != nil && (slices.Contains(ruleKeys, k) || slices.Contains(kindKeys[r.kind], k)) {
+				c.Default(k, v)
 			}
 		}
 	}
-	c.text("description")
-	if c.need("owner", "every rule needs an owner and a documented response") {
-		r.owner = c.text("owner")
+	c.String("description")
+	if c.Require("owner", "every rule needs an owner and a documented response") {
+		r.owner = c.String("owner")
 	}
-	if c.need("response", "every rule needs a documented response: a file beside the rules or an https address") {
-		r.response = c.text("response")
+	if c.Require("response", "every rule needs a documented response: a file beside the rules or an https address") {
+		r.response = c.String("response")
 		if r.response != "" && !strings.HasPrefix(r.response, "https://") {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(l.src.file), r.response)); err != nil {
-				c.fault("response", "there is no file %q in the folder of the rules; write down there what to do when this rule fires", r.response)
+			if _, err := os.Stat(filepath.Join(filepath.Dir(l.src.Name), r.response)); err != nil {
+				c.Fault("response", "there is no file %q in the folder of the rules; write down there what to do when this rule fires", r.response)
 			}
 		}
 	}
-	state := c.oneOf("state", "active", "shadow", "off")
+	state := c.OneOf("state", "active", "shadow", "off")
 	r.off, r.shadow = state == "off", state == "shadow"
 	r.stateKey = r.name
 	if r.shadow {
 		r.stateKey += " (shadow)"
 	}
 	r.tenants = l.tenants
-	if c.vals["tenants"] != nil {
+	if c.Get("tenants") != nil {
 		r.tenants = l.tenantIDs(c)
 	}
 	l.sendTo(r, c)
 	l.limits(r, c)
 }
 
-func (l *loader) sendTo(r *rule, c *section) {
-	if !c.need("send_to", "the name of a destination of the configuration") {
+func (l *loader) sendTo(r *rule, c *yamlfile.Section) {
+	if !c.Require("send_to", "the name of a destination of the configuration") {
 		return
 	}
-	r.sendTo = c.texts("send_to")
+	r.sendTo = c.Strings("send_to")
 	for i, d := range r.sendTo {
-		n := c.vals["send_to"]
+		n := c.Get("send_to")
 		if n.Kind == yaml.SequenceNode && i < len(n.Content) {
 			n = n.Content[i]
 		}
 		switch {
 		case strings.ContainsAny(d, ":/., \t\"'()"):
-			l.src.fault(n, c.at("send_to"), "%q is no name of a destination; addresses and expressions are not possible here", d)
+			l.src.Fault(n, c.At("send_to"), "%q is not the name of a destination; addresses and expressions are not possible here", d)
 		case l.known.Destinations != nil && !slices.Contains(l.known.Destinations, d):
-			l.src.fault(n, c.at("send_to"), "unknown destination %q%s", d, didYouMean(d, l.known.Destinations))
+			l.src.Fault(n, c.At("send_to"), "unknown destination %q%s", d, spell.DidYouMean(d, l.known.Destinations))
 		case slices.Contains(r.sendTo[:i], d):
-			l.src.fault(n, c.at("send_to"), "destination %q stands here twice", d)
+			l.src.Fault(n, c.At("send_to"), "destination %q is listed twice", d)
 		}
 	}
 }
 
-func (l *loader) limits(r *rule, c *section) {
-	r.limits.cooldown = c.duration("cooldown", time.Second)
-	if n := c.vals["dedupe_for"]; n != nil && n.Value != "forever" {
-		r.limits.dedupeFor = c.duration("dedupe_for", time.Second)
+func (l *loader) limits(r *rule, c *yamlfile.Section) {
+	r.limits.cooldown = c.Duration("cooldown", 0, time.Second, maxDuration)
+	if n := c.Get("dedupe_for"); n != nil && n.Value != "forever" {
+		r.limits.dedupeFor = c.Duration("dedupe_for", 0, time.Second, maxDuration)
 	}
-	if n := c.vals["cap"]; n != nil {
-		s := l.src.section(n, c.at("cap"), "max", "per")
-		if s.need("max", "how many are sent at most") && s.need("per", "in which time") {
-			r.limits.capMax = s.integer("max", 1, maxCap)
-			r.limits.capPer = s.duration("per", time.Second)
+	if n := c.Get("cap"); n != nil {
+		s := l.src.Section(n, c.At("cap"), "max", "per")
+		if s.Require("max", "how many are sent at most") && s.Require("per", "in which time") {
+			r.limits.capMax = s.Int("max", 1, 1, maxCap)
+			r.limits.capPer = s.Duration("per", 0, time.Second, maxDuration)
 		}
 	}
-	if n := c.vals["digest"]; n != nil {
+	if n := c.Get("digest"); n != nil {
 		if !r.limits.any() {
-			l.src.fault(n, c.at("digest"), "a digest tells what cooldown or cap held back, but the rule has neither")
+			l.src.Fault(n, c.At("digest"), "a digest tells what cooldown or cap held back, but the rule has neither")
 		}
-		s := l.src.section(n, c.at("digest"), "after", "payload")
-		if r.limits.digestAfter = s.duration("after", time.Second); s.vals["after"] == nil {
-			r.limits.digestAfter = max(r.limits.cooldown, r.limits.capPer)
-		}
-		if p := s.vals["payload"]; p != nil {
+		s := l.src.Section(n, c.At("digest"), "after", "payload")
+		r.limits.digestAfter = s.Duration("after", max(r.limits.cooldown, r.limits.capPer), time.Second, maxDuration)
+		if p := s.Get("payload"); p != nil {
 			sc := l.scope(nil, map[string]*types.Type{"digest": types.NewObjectType("digest")})
-			r.digest = sc.template(l.src, p, s.at("payload"), 0)
+			r.digest = sc.template(l.src, p, s.At("payload"), 0)
 		}
 	}
 }
 
 // eventRule reads what only event rules have.
-func (l *loader) eventRule(r *rule, c *section) {
+func (l *loader) eventRule(r *rule, c *yamlfile.Section) {
 	on := l.on(c)
 	sc := l.scope(on, map[string]*types.Type{"event": eventType})
 	t := take{on: on, listener: listener{rule: r}}
-	if n := c.vals["match"]; n != nil {
-		t.match = sc.compile(l.src, n, c.at("match"), condition)
-		l.lintMatch(n, c.at("match"), on)
+	if n := c.Get("match"); n != nil {
+		t.match = sc.compile(l.src, n, c.At("match"), condition)
+		l.lintMatch(n, c.At("match"), on)
 	}
 	r.takes = []take{t}
-	if n := c.vals["subject"]; n != nil {
-		r.subject = sc.compile(l.src, n, c.at("subject"), key)
+	if n := c.Get("subject"); n != nil {
+		r.subject = sc.compile(l.src, n, c.At("subject"), key)
 	}
-	if n := c.vals["dedupe_key"]; n != nil {
-		r.dedupeKey = sc.compile(l.src, n, c.at("dedupe_key"), key)
+	if n := c.Get("dedupe_key"); n != nil {
+		r.dedupeKey = sc.compile(l.src, n, c.At("dedupe_key"), key)
 	}
-	if n := c.vals["payload"]; n != nil {
-		r.payload = sc.template(l.src, n, c.at("payload"), 0)
+	if n := c.Get("payload"); n != nil {
+		r.payload = sc.template(l.src, n, c.At("payload"), 0)
 	}
 	if r.limits.any() && r.subject == nil {
-		l.warn(c.node, c.where, "cooldown and cap without a subject hold for the rule as a whole; all batches with a match wait for each other. Add subject: whom it is about")
+		l.warn(c.Node(), c.Where, "cooldown and cap without a subject hold for the rule as a whole; all batches with a match wait for each other. Add subject: whom it is about")
 	}
 	if slices.Equal(on, []string{"*"}) && !r.limits.any() {
-		l.warn(c.vals["on"], c.at("on"), "every event that matches makes a message, also of names that nobody thought of. Add cap or cooldown, or list the names")
+		l.warn(c.Get("on"), c.At("on"), "every event that matches makes a message, also of names that nobody thought of. Add cap or cooldown, or list the names")
 	}
 }
 
 // on reads the event names that a rule listens to.
-func (l *loader) on(c *section) []string {
-	if !c.need("on", "the names of the events to look at") {
+func (l *loader) on(c *yamlfile.Section) []string {
+	if !c.Require("on", "the names of the events to look at") {
 		return nil
 	}
-	on := c.texts("on")
+	on := c.Strings("on")
 	for _, name := range on {
 		if name == "*" {
 			if len(on) > 1 {
-				c.fault("on", `"*" stands for all names; it stands alone`)
+				c.Fault("on", `"*" stands for all names; it stands alone`)
 			}
-			l.warn(c.vals["on"], c.at("on"), `"*" costs an evaluation for every event; list the names if they are known`)
+			l.warn(c.Get("on"), c.At("on"), `"*" costs an evaluation for every event; list the names if they are known`)
 			continue
 		}
 		if l.events != nil && l.events[name] == nil {
@@ -239,29 +239,30 @@ func (l *loader) on(c *section) []string {
 			for k := range l.events {
 				known = append(known, k)
 			}
-			c.fault("on", "event %q is not declared in the events section%s", name, didYouMean(name, known))
+			c.Fault("on", "event %q is not declared in the events section%s", name, spell.DidYouMean(name, known))
 		}
 	}
 	return on
 }
 
 func (l *loader) warn(n *yaml.Node, where, format string, args ...any) {
-	l.warnings = append(l.warnings, LoadError{l.src.file, n.Line, n.Column, where, fmt.Sprintf(format, args...)})
+	l.warnings = append(l.warnings,
+		yamlfile.Fault{File: l.src.Name, Line: n.Line, Column: n.Column, Where: where, Message: fmt.Sprintf(format, args...)})
 }
 
 // hashNode gives 16 hexadecimal digits that change with the content of a rule and its defaults, and not with comments,
 // quoting, layout, tests or the order of keys.
-func hashNode(n *yaml.Node, defaults *section) string {
+func hashNode(n *yaml.Node, defaults *yamlfile.Section) string {
 	h := sha256.New()
 	writeNode(h, n)
 	if defaults != nil {
-		writeNode(h, defaults.node)
+		writeNode(h, defaults.Node())
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
 func writeNode(w io.Writer, n *yaml.Node) {
-	n = resolve(n)
+	n = yamlfile.Resolve(n)
 	switch n.Kind {
 	case yaml.MappingNode:
 		at := make([]int, 0, len(n.Content)/2)

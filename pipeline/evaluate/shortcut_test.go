@@ -9,6 +9,7 @@ import (
 	"cel.dev/cel-go/common/types"
 	"go.yaml.in/yaml/v3"
 
+	"sluice.example/sluice/internal/yamlfile"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -19,7 +20,7 @@ func conditionOf(declared map[string]*types.Type, expr string) *program {
 		l.events = map[string]map[string]*types.Type{"x": declared}
 	}
 	sc := l.scope([]string{"x"}, map[string]*types.Type{"event": eventType})
-	return sc.compile(&source{lines: []string{expr}}, &yaml.Node{Kind: yaml.ScalarNode, Value: expr, Line: 1, Column: 1}, "", condition)
+	return sc.compile(yamlfile.Parse("f", nil), &yaml.Node{Kind: yaml.ScalarNode, Value: expr, Line: 1, Column: 1}, "", condition)
 }
 
 // TestShortcutAnswers: which conditions need no CEL, and what becomes of the others.

@@ -5,6 +5,8 @@ import (
 
 	"cel.dev/cel-go/common/types"
 	"go.yaml.in/yaml/v3"
+
+	"sluice.example/sluice/internal/yamlfile"
 )
 
 // template makes the payload of a message: a tree whose leaves are expressions.
@@ -18,16 +20,16 @@ type template struct {
 // maxNesting bounds a payload's depth.
 const maxNesting = 10
 
-func (sc *scope) template(src *source, n *yaml.Node, where string, depth int) *template {
+func (sc *scope) template(src *yamlfile.File, n *yaml.Node, where string, depth int) *template {
 	if depth > maxNesting {
-		src.fault(n, where, "a payload can be nested %d deep at most", maxNesting)
+		src.Fault(n, where, "a payload can be nested %d deep at most", maxNesting)
 		return nil
 	}
 	t := &template{}
-	switch n = resolve(n); n.Kind {
+	switch n = yamlfile.Resolve(n); n.Kind {
 	case yaml.MappingNode:
 		t.keys = []string{}
-		for k, v := range src.pairs(n, where) {
+		for k, v := range src.Pairs(n, where) {
 			t.keys = append(t.keys, k.Value)
 			t.items = append(t.items, sc.template(src, v, where+"."+k.Value, depth+1))
 		}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"sluice.example/sluice/internal/yamlfile"
 )
 
 const (
@@ -68,9 +70,9 @@ func (e *Engine) reload(load func() (*Set, error), asked bool) {
 		}
 		e.lastError = err.Error()
 		e.metrics.reloads.WithLabelValues("failed").Inc()
-		var errs LoadErrors
+		var errs yamlfile.Faults
 		if !errors.As(err, &errs) {
-			errs = LoadErrors{{Message: err.Error()}}
+			errs = yamlfile.Faults{{Message: err.Error()}}
 		}
 		for _, l := range errs {
 			e.log.Error("rules not reloaded", "error", l.String())
