@@ -31,7 +31,7 @@ func TestExplain(t *testing.T) {
 	post("odd", "purchase_completed", `{"order_id":"o4"}`)
 	post("cart", "add_to_cart", `{"sku":"tea"}`)
 	post("nobody", "page_viewed", `{}`)
-	eventually(t, "the message is sent", func() bool { return query1(t, conn, `select count(*) from outbox where status = 'sent'`) == 1 })
+	pgtest.Eventually(t, "the message is sent", func() bool { return query1(t, conn, `select count(*) from outbox where status = 'sent'`) == 1 })
 	check := func(id string, wants ...string) {
 		t.Helper()
 		status, out, errOut := runCommand(t, nil, "explain", id, "--rules", "../../rules/shop.yaml", "--database-url", url)

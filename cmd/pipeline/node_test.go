@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"sluice.example/sluice/internal/child"
+	"sluice.example/sluice/internal/pgtest"
 )
 
 // asProgram in the environment makes the test binary be the program, so that tests start real processes of the code
@@ -99,7 +100,7 @@ func signalNode(t *testing.T, c *child.Process, s syscall.Signal) {
 // logged waits for a text in the log.
 func logged(t *testing.T, c *child.Process, text string) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%q in the log", text), func() bool {
+	pgtest.Eventually(t, fmt.Sprintf("%q in the log", text), func() bool {
 		log, err := os.ReadFile(c.Log())
 		return err == nil && strings.Contains(string(log), text)
 	})

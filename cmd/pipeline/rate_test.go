@@ -85,11 +85,11 @@ rules:
 		t.Fatal(err)
 	}
 	startNode(t, url, append(writeRules(t, receiver.URL, "[50ms]"), "--rules", rules, "--sweep.every", "50ms")...)
-	eventually(t, "the all-clear is sent", func() bool {
+	pgtest.Eventually(t, "the all-clear is sent", func() bool {
 		return query1(t, conn, `select count(*) from outbox where payload ->> 'state' = 'resolved' and status = 'sent'`) == 1 &&
 			query1(t, conn, `select count(*) from outbox where status <> 'sent'`) == 0
 	})
-	eventually(t, "the list says so", func() bool {
+	pgtest.Eventually(t, "the list says so", func() bool {
 		_, out, _ := runCommand(t, nil, "rules", "list", "--database-url", url)
 		return strings.Contains(strings.Join(strings.Fields(out), " "), "t/failures rate active ok ") || strings.Contains(out, "t/failures is unknown: ")
 	})

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/pipeline/inbox"
 )
 
@@ -131,7 +132,7 @@ func TestReceiverFailsAsTold(t *testing.T) {
 	req, _ := http.NewRequestWithContext(ctx, "POST", s.URL, strings.NewReader(`{}`))
 	done := make(chan error, 1)
 	go func() { _, err := http.DefaultClient.Do(req); done <- err }()
-	eventually(t, "the request is held", func() bool { getJSON(t, s.URL+"/stats", &got); return got.Hung == 1 })
+	pgtest.Eventually(t, "the request is held", func() bool { getJSON(t, s.URL+"/stats", &got); return got.Hung == 1 })
 	cancel()
 	if err := <-done; err == nil {
 		t.Error("a hanging receiver answered")

@@ -49,11 +49,11 @@ rules:
 	}
 	post("a1", "add_to_cart", "leaves", 61*time.Minute)
 	post("b1", "add_to_cart", "buys", 61*time.Minute)
-	eventually(t, "both are decided", func() bool {
+	pgtest.Eventually(t, "both are decided", func() bool {
 		return query1(t, conn, `select count(*) from outbox where rule_id = 't/cart'`) == 2
 	})
 	post("b2", "purchase_completed", "buys", 20*time.Minute)
-	eventually(t, "one is sent and one is skipped", func() bool {
+	pgtest.Eventually(t, "one is sent and one is skipped", func() bool {
 		return query1(t, conn, `select count(*) from outbox where subject_key = 'leaves' and status = 'sent'`) == 1 &&
 			query1(t, conn, `select count(*) from outbox where subject_key = 'buys' and status = 'skipped' and last_error = 'cancelled'`) == 1
 	})

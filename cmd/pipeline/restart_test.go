@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/pipeline/inbox"
 )
 
@@ -66,18 +67,18 @@ func TestPostgresKilledUnderLoad(t *testing.T) {
 	}
 	for i := range 5 {
 		events, messages := taken(), accepted()
-		eventually(t, fmt.Sprintf("before kill %d events are taken and messages sent", i+1), func() bool {
+		pgtest.Eventually(t, fmt.Sprintf("before kill %d events are taken and messages sent", i+1), func() bool {
 			return taken() >= events+100 && accepted() >= messages+50
 		})
 		killPostgres(t, dir)
 	}
 	events := taken()
-	eventually(t, "events are taken after the last kill", func() bool { return taken() >= events+100 })
+	pgtest.Eventually(t, "events are taken after the last kill", func() bool { return taken() >= events+100 })
 	stop.Store(true)
 	clients.Wait()
 
 	conn := connect(t, node.Database)
-	eventually(t, "everything decided is delivered", func() bool {
+	pgtest.Eventually(t, "everything decided is delivered", func() bool {
 		return query1(t, conn, `select count(*) from outbox where status in ('pending', 'failed')`) == 0
 	})
 	found := stored(t, conn)
@@ -91,7 +92,7 @@ func TestPostgresKilledUnderLoad(t *testing.T) {
 func killPostgres(t *testing.T, dir string) {
 	t.Helper()
 	var pid int
-	eventually(t, "the private PostgreSQL runs", func() bool {
+	pgtest.Eventually(t, "the private PostgreSQL runs", func() bool {
 		file, err := os.ReadFile(dir + "/postgres/postmaster.pid")
 		if err != nil {
 			return false

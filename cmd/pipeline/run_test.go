@@ -72,7 +72,7 @@ func TestAcknowledgedSurvivesSIGKILL(t *testing.T) {
 			})
 		}
 		before := len(acknowledged)
-		eventually(t, "the node acknowledges", func() bool { mu.Lock(); defer mu.Unlock(); return len(acknowledged) > before })
+		pgtest.Eventually(t, "the node acknowledges", func() bool { mu.Lock(); defer mu.Unlock(); return len(acknowledged) > before })
 		time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond) // any moment will do
 		kill(t, node)
 		clients.Wait()
@@ -86,7 +86,7 @@ func TestAcknowledgedSurvivesSIGKILL(t *testing.T) {
 	}
 	// What the dead nodes had leased and what was never tried is delivered by the next.
 	node := startNode(t, url, rules...)
-	eventually(t, "everything decided is sent", func() bool {
+	pgtest.Eventually(t, "everything decided is sent", func() bool {
 		return query1(t, conn, `select count(*) from outbox where status <> 'sent'`) == 0
 	})
 	var stats receiverStats
@@ -128,7 +128,7 @@ func TestSIGTERMDrains(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "all connections are at work", func() bool { mu.Lock(); defer mu.Unlock(); return len(acknowledged) > 1000 })
+	pgtest.Eventually(t, "all connections are at work", func() bool { mu.Lock(); defer mu.Unlock(); return len(acknowledged) > 1000 })
 	signalNode(t, node, syscall.SIGTERM)
 	if got := exit(t, node, time.Minute); got != 0 {
 		t.Errorf("exit status %d, want 0", got)
@@ -169,7 +169,7 @@ func TestSecondSignalStopsAtOnce(t *testing.T) {
 	defer unlock()
 	answered := make(chan reply, 1)
 	go func() { answered <- postEvents(client(t), node.Events(), testEvent("x", time.Now())) }()
-	eventually(t, "the event is in the buffer", func() bool { return nodeSamples(t, node).sum("pipeline_buffer_in_flight_events", "") == 1 })
+	pgtest.Eventually(t, "the event is in the buffer", func() bool { return nodeSamples(t, node).sum("pipeline_buffer_in_flight_events", "") == 1 })
 	signalNode(t, node, syscall.SIGTERM)
 	logged(t, node, `"msg":"stopping"`)
 	signalNode(t, node, syscall.SIGTERM)
@@ -194,7 +194,7 @@ func TestShutdownEndsWhenPostgresHangs(t *testing.T) {
 	proxy.SetBlackHole(true)
 	answered := make(chan reply, 1)
 	go func() { answered <- postEvents(c, node.Events(), testEvent("into the hole", time.Now())) }()
-	eventually(t, "the event is in the buffer", func() bool { return nodeSamples(t, node).sum("pipeline_buffer_in_flight_events", "") == 1 })
+	pgtest.Eventually(t, "the event is in the buffer", func() bool { return nodeSamples(t, node).sum("pipeline_buffer_in_flight_events", "") == 1 })
 	start := time.Now()
 	signalNode(t, node, syscall.SIGTERM)
 	if got := exit(t, node, time.Minute); got != 1 {
@@ -256,7 +256,7 @@ func TestBooksBalance(t *testing.T) {
 	clients.Wait()
 	var outbox outboxBooks
 	var events int64
-	eventually(t, "everything decided is delivered", func() bool {
+	pgtest.Eventually(t, "everything decided is delivered", func() bool {
 		if outbox, events, err = readOutboxBooks(t.Context(), conn); err != nil {
 			t.Fatal(err)
 		}
@@ -335,7 +335,7 @@ func TestFullBufferAnswersAtOnce(t *testing.T) {
 	if got := query1(t, connect(t, url), `select count(*) from events`); got != taken || taken == 0 {
 		t.Errorf("%d events stored, %d acknowledged", got, taken)
 	}
-	eventually(t, "the node is ready again", func() bool {
+	pgtest.Eventually(t, "the node is ready again", func() bool {
 		res, err := http.Get(node.Admin + "/readyz")
 		if err != nil {
 			t.Fatal(err)
@@ -420,14 +420,14 @@ func TestUnfinishedLeaseIsPickedUp(t *testing.T) {
 	if r := postEvents(client(t), first.Events(), events...); r.status != 200 || r.Stored != 20 {
 		t.Fatalf("%+v", r)
 	}
-	eventually(t, "all are being sent", func() bool { mu.Lock(); defer mu.Unlock(); return len(keys) == 20 })
+	pgtest.Eventually(t, "all are being sent", func() bool { mu.Lock(); defer mu.Unlock(); return len(keys) == 20 })
 	kill(t, first)
 	mu.Lock()
 	hold = false
 	mu.Unlock()
 	startNode(t, url, rules...)
 	conn := connect(t, url)
-	eventually(t, "all are sent", func() bool { return query1(t, conn, `select count(*) from outbox where status = 'sent'`) == 20 })
+	pgtest.Eventually(t, "all are sent", func() bool { return query1(t, conn, `select count(*) from outbox where status = 'sent'`) == 20 })
 	mu.Lock()
 	defer mu.Unlock()
 	if len(keys) != 20 {
@@ -448,7 +448,7 @@ func TestNodesWakeEachOther(t *testing.T) {
 	rules := writeRules(t, receiver.URL, "[100ms]")
 	sender := startNode(t, url, append(rules, "--roles", "deliver,ingest", "--deliver.poll-interval", "1h")...)
 	conn := connect(t, url)
-	eventually(t, "the sender listens", func() bool {
+	pgtest.Eventually(t, "the sender listens", func() bool {
 		return query1(t, conn, `select count(*) from pg_stat_activity where datname = current_database() and query like 'listen %'`) == 1
 	})
 	taker := startNode(t, url, append(rules, "--roles", "ingest")...)

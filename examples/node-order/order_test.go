@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -109,25 +108,14 @@ func TestNodeKilledInTheMiddle(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	until(t, pool, `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`)
+	pgtest.Until(t, pool, `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`)
 	cmd.Process.Kill() // SIGKILL
 	cmd.Wait()
 	tx.Rollback(t.Context())
-	until(t, pool, `select not exists (select from pg_stat_activity where datname = current_database() and backend_xid is not null)`)
+	pgtest.Until(t, pool, `select not exists (select from pg_stat_activity where datname = current_database() and backend_xid is not null)`)
 	check(t, pool, "orders: ; messages: ")
 	if out, err := node(t, pool, "18", "1").CombinedOutput(); err != nil {
 		t.Fatalf("again: %v\n%s", err, out)
 	}
 	check(t, pool, `orders: 18 1; messages: order:18 billing {"cents": 1, "order_id": "18"}`)
-}
-
-func until(t *testing.T, pool *pgxpool.Pool, condition string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	for met := false; !met; {
-		if err := pool.QueryRow(ctx, condition).Scan(&met); err != nil {
-			t.Fatalf("waiting for %s: %v", condition, err)
-		}
-	}
 }

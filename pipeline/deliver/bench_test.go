@@ -133,13 +133,6 @@ func BenchmarkFairness(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	await := func(what string, ok func() bool) {
-		for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				b.Fatalf("not within a minute: %s", what)
-			}
-		}
-	}
 	p99 := func() float64 {
 		committed, all := make([]time.Time, trickle), []time.Duration(nil)
 		for i := range trickle {
@@ -162,11 +155,11 @@ func BenchmarkFairness(b *testing.B) {
 		exec(`insert into outbox (tenant_id, type, dedupe_key, destination, payload)
 			select 1, 't', gen_random_uuid()::text, 'hanging', '{}' from generate_series(1, $1::int)`, backlog)
 		d.Nudge()
-		await("requests hang", func() bool { return held.Load() > 0 })
+		pgtest.Eventually(b, "requests hang", func() bool { return held.Load() > 0 })
 		beside = append(beside, p99())
 		ratio = append(ratio, beside[len(beside)-1]/alone[len(alone)-1])
 		exec(`update outbox set status = 'sent', lease_token = null where destination = 'hanging' and status <> 'sent'`)
-		await("nothing hangs any more", func() bool { return held.Load() == 0 })
+		pgtest.Eventually(b, "nothing hangs any more", func() bool { return held.Load() == 0 })
 	}
 	for name, values := range map[string][]float64{"alone-p99-ms": alone, "beside-p99-ms": beside, "beside-of-alone": ratio} {
 		slices.Sort(values)

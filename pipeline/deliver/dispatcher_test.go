@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -50,7 +51,7 @@ func TestDeliver(t *testing.T) {
 	if !bodies[`{"rule":"welcome","data":{"n":1}}`] || !bodies[`{"type":"order \"placed\"","data":{"n":1}}`] {
 		t.Errorf("bodies = %v", bodies)
 	}
-	eventually(t, "two results recorded", func() bool { return q.count(pipeline.Sent) == 2 })
+	pgtest.Eventually(t, "two results recorded", func() bool { return q.count(pipeline.Sent) == 2 })
 	r := q.recorded()[0]
 	if r.HTTPStatus != 200 || r.Latency <= 0 || r.StartedAt.IsZero() || r.Error != "" {
 		t.Errorf("result = %+v", r)
@@ -104,7 +105,7 @@ func TestFailuresAreRetriedOrDead(t *testing.T) {
 		byID[q.due[len(q.due)-1].ID] = name
 	}
 	start(t, DefaultConfig(), ds, q)
-	eventually(t, "all recorded", func() bool { return len(q.recorded()) == len(byID) })
+	pgtest.Eventually(t, "all recorded", func() bool { return len(q.recorded()) == len(byID) })
 	want := map[string]struct {
 		status pipeline.DeliveryStatus
 		error  string
@@ -138,7 +139,7 @@ func TestTooManyClaimsAreDead(t *testing.T) {
 	q.add("crm", 1)
 	q.due[0].Attempt = 6
 	start(t, DefaultConfig(), destinations(t, hook("crm", url)), q)
-	eventually(t, "recorded", func() bool { return len(q.recorded()) == 1 })
+	pgtest.Eventually(t, "recorded", func() bool { return len(q.recorded()) == 1 })
 	if r := q.recorded()[0]; r.Status != pipeline.Dead || !strings.Contains(r.Error, "before attempt 7: only 6 are allowed") || !r.StartedAt.IsZero() {
 		t.Errorf("result = %+v; want dead with the reason, unsent", r)
 	}
@@ -174,7 +175,7 @@ func TestHangingReceiverHoldsUpNobody(t *testing.T) {
 	q.add("hanging", 500)
 	q.add("good", 500)
 	start(t, DefaultConfig(), destinations(t, hook("hanging", hanging, "concurrency: 5"), hook("good", good)), q)
-	eventually(t, "500 of the good one sent", func() bool { return q.count(pipeline.Sent) == 500 })
+	pgtest.Eventually(t, "500 of the good one sent", func() bool { return q.count(pipeline.Sent) == 500 })
 	q.mu.Lock()
 	left := 0
 	for _, l := range q.due {
@@ -187,7 +188,7 @@ func TestHangingReceiverHoldsUpNobody(t *testing.T) {
 		t.Errorf("%d messages of the hanging receiver are unclaimed; want all but concurrency*prefetch = 40", left)
 	}
 	close(release)
-	eventually(t, "all sent", func() bool { return q.count(pipeline.Sent) == 1000 })
+	pgtest.Eventually(t, "all sent", func() bool { return q.count(pipeline.Sent) == 1000 })
 	if most.Load() > 5 {
 		t.Errorf("%d requests at once; want at most 5", most.Load())
 	}
@@ -211,7 +212,7 @@ func TestConnectionsAreKept(t *testing.T) {
 	q := &fakeQueue{lease: time.Minute}
 	q.add("crm", 2000)
 	d := start(t, DefaultConfig(), destinations(t, hook("crm", "http://"+l.Addr().String(), "concurrency: 8")), q)
-	eventually(t, "2000 sent", func() bool { return q.count(pipeline.Sent) == 2000 })
+	pgtest.Eventually(t, "2000 sent", func() bool { return q.count(pipeline.Sent) == 2000 })
 	if n := opened.Load(); n > 8 {
 		t.Errorf("%d connections for 8 senders", n)
 	}
@@ -239,10 +240,10 @@ func TestStaleConnectionCostsNoAttempt(t *testing.T) {
 	q := &fakeQueue{lease: time.Minute}
 	q.add("crm", 1)
 	d := start(t, DefaultConfig(), destinations(t, hook("crm", "http://"+l.Addr().String(), "concurrency: 1")), q)
-	eventually(t, "the first sent", func() bool { return q.count(pipeline.Sent) == 1 })
+	pgtest.Eventually(t, "the first sent", func() bool { return q.count(pipeline.Sent) == 1 })
 	q.add("crm", 1)
 	d.Nudge()
-	eventually(t, "the second recorded", func() bool { return len(q.recorded()) == 2 })
+	pgtest.Eventually(t, "the second recorded", func() bool { return len(q.recorded()) == 2 })
 	if r := q.recorded()[1]; r.Status != pipeline.Sent {
 		t.Errorf("the second message = %+v; want it sent on a new connection", r)
 	}
@@ -266,7 +267,7 @@ func TestClaimsAreBig(t *testing.T) {
 			}
 		}
 	}()
-	eventually(t, "10000 sent", func() bool { return q.count(pipeline.Sent) == 10_000 })
+	pgtest.Eventually(t, "10000 sent", func() bool { return q.count(pipeline.Sent) == 10_000 })
 	close(stop)
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -294,7 +295,7 @@ func TestDrain(t *testing.T) {
 	}
 	stopped := make(chan struct{})
 	go func() { d.stop(); close(stopped) }()
-	eventually(t, "70 released while 10 are under way", func() bool { return q.count(pipeline.Released) == 70 })
+	pgtest.Eventually(t, "70 released while 10 are under way", func() bool { return q.count(pipeline.Released) == 70 })
 	select {
 	case <-stopped:
 		t.Error("Run returned with sends under way")
@@ -340,13 +341,13 @@ func TestQueueFailuresAreRepeated(t *testing.T) {
 	q := &fakeQueue{lease: time.Minute, failures: 3}
 	q.add("crm", 10)
 	d := start(t, DefaultConfig(), destinations(t, hook("crm", url)), q)
-	eventually(t, "10 sent", func() bool { return q.count(pipeline.Sent) == 10 })
+	pgtest.Eventually(t, "10 sent", func() bool { return q.count(pipeline.Sent) == 10 })
 	q.mu.Lock()
 	q.failures = 2
 	q.mu.Unlock()
 	q.add("crm", 10)
 	d.Nudge()
-	eventually(t, "20 sent", func() bool { return q.count(pipeline.Sent) == 20 })
+	pgtest.Eventually(t, "20 sent", func() bool { return q.count(pipeline.Sent) == 20 })
 	d.stop()
 }
 
@@ -363,14 +364,14 @@ func TestHeldIsBounded(t *testing.T) {
 		q := &fakeQueue{lease: time.Minute}
 		q.add("crm", 100)
 		d := start(t, cfg, destinations(t, hook("crm", url)), q)
-		eventually(t, "20 held", func() bool { return d.held.Load() == 20 })
+		pgtest.Eventually(t, "20 held", func() bool { return d.held.Load() == 20 })
 		d.Nudge()
-		eventually(t, "the nudge was taken", func() bool { return len(d.nudge) == 0 })
+		pgtest.Eventually(t, "the nudge was taken", func() bool { return len(d.nudge) == 0 })
 		if n := d.held.Load(); n != 20 {
 			t.Errorf("%s: %d messages held; want 20", name, n)
 		}
 		t.Cleanup(func() {
-			eventually(t, "100 sent", func() bool { return q.count(pipeline.Sent) == 100 })
+			pgtest.Eventually(t, "100 sent", func() bool { return q.count(pipeline.Sent) == 100 })
 			if d.held.Load() != 0 || d.bytes.Load() != 0 {
 				t.Errorf("%s: %d messages and %d bytes held at the end", name, d.held.Load(), d.bytes.Load())
 			}

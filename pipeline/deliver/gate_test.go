@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -107,7 +108,7 @@ func TestBreakerCostsNoAttempts(t *testing.T) {
 	q := &fakeQueue{lease: time.Minute}
 	q.add("crm", 200)
 	d := start(t, DefaultConfig(), destinations(t, hook("crm", url, "concurrency: 1", "breaker: {failures: 5, pause: 1h, max_pause: 1h}")), q)
-	eventually(t, "what was held released", func() bool { return q.count(pipeline.Failed) == 5 && d.held.Load() == 0 })
+	pgtest.Eventually(t, "what was held released", func() bool { return q.count(pipeline.Failed) == 5 && d.held.Load() == 0 })
 	if n := tries.Load(); n != 5 || q.count(pipeline.Failed) != 5 {
 		t.Errorf("%d tries, %d failed; want 5 and 5", n, q.count(pipeline.Failed))
 	}
@@ -117,7 +118,7 @@ func TestBreakerCostsNoAttempts(t *testing.T) {
 		}
 	}
 	d.Nudge()
-	eventually(t, "the nudge was taken", func() bool { return len(d.nudge) == 0 })
+	pgtest.Eventually(t, "the nudge was taken", func() bool { return len(d.nudge) == 0 })
 	released := len(q.recorded()) - 5
 	if released < 1 || released > 4*8 {
 		t.Errorf("%d messages released; want those that were held, 32 at most", released)
@@ -129,7 +130,7 @@ func TestBreakerCostsNoAttempts(t *testing.T) {
 	g.until = time.Now()
 	g.mu.Unlock()
 	d.Nudge()
-	eventually(t, "the rest sent", func() bool { return q.count(pipeline.Sent) == 195-released })
+	pgtest.Eventually(t, "the rest sent", func() bool { return q.count(pipeline.Sent) == 195-released })
 }
 
 func TestRetryAfterIsHonouredWithinBounds(t *testing.T) {
@@ -146,7 +147,7 @@ func TestRetryAfterIsHonouredWithinBounds(t *testing.T) {
 		q.add(fmt.Sprintf("d%d", i), 1)
 	}
 	start(t, DefaultConfig(), destinations(t, list...), q)
-	eventually(t, "three results", func() bool { return len(q.recorded()) == 3 })
+	pgtest.Eventually(t, "three results", func() bool { return len(q.recorded()) == 3 })
 	want := map[int64]time.Duration{1: 40 * time.Second, 2: 10 * time.Minute, 3: 25 * time.Second}
 	for _, r := range q.recorded() {
 		if r.RetryIn != want[r.MessageID] {
@@ -164,7 +165,7 @@ func TestRate(t *testing.T) {
 	q.add("crm", 1000)
 	began := time.Now()
 	d := start(t, DefaultConfig(), destinations(t, hook("crm", url, "rate: 50", "burst: 10")), q)
-	eventually(t, "60 received", func() bool { return got.Load() >= 60 })
+	pgtest.Eventually(t, "60 received", func() bool { return got.Load() >= 60 })
 	if most := 10 + 50*time.Since(began).Seconds() + 1; float64(got.Load()) > most {
 		t.Errorf("%d received in %s; want at most %.0f", got.Load(), time.Since(began), most)
 	}
@@ -233,7 +234,7 @@ func TestPausedDestinationIsLeftAlone(t *testing.T) {
 	q.add("paused", 10)
 	q.add("crm", 10)
 	start(t, DefaultConfig(), destinations(t, hook("paused", url+"/paused", "paused: true"), hook("crm", url)), q)
-	eventually(t, "10 sent", func() bool { return q.count(pipeline.Sent) == 10 })
+	pgtest.Eventually(t, "10 sent", func() bool { return q.count(pipeline.Sent) == 10 })
 	if n := len(q.recorded()); n != 10 {
 		t.Errorf("%d results; want 10", n)
 	}

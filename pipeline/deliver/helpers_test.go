@@ -195,18 +195,6 @@ func start(t testing.TB, cfg Config, ds Destinations, q Queue) running {
 	return running{d, stop}
 }
 
-// eventually waits for a condition.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(45 * time.Second)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("after 45 s still not: %s", what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
-}
-
 // refusedAddress is a port that nobody listens on.
 func refusedAddress(t testing.TB) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

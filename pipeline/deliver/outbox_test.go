@@ -72,18 +72,15 @@ func exec(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
 func until(t *testing.T, pool *pgxpool.Pool, n int, count string, change ...string) {
 	t.Helper()
 	var got int
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	pgtest.Eventually(t, fmt.Sprintf("%s = %d", count, n), func() bool {
 		for _, sql := range change {
 			exec(t, pool, sql)
 		}
 		if err := pool.QueryRow(t.Context(), count).Scan(&got); err != nil {
 			t.Fatal(err)
 		}
-		if got == n {
-			return
-		}
-	}
-	t.Fatalf("%s = %d after a minute; want %d", count, got, n)
+		return got == n
+	}, func() any { return got })
 }
 
 // soon makes what waits for its next attempt due.

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -263,7 +264,7 @@ func TestHoldCostsNoAttempt(t *testing.T) {
 	q := &fakeQueue{lease: time.Minute}
 	q.add("crm", 20)
 	start(t, DefaultConfig(), ds, q)
-	eventually(t, "20 released", func() bool { return q.count(pipeline.Released) == 20 })
+	pgtest.Eventually(t, "20 released", func() bool { return q.count(pipeline.Released) == 20 })
 	for _, r := range q.recorded() {
 		if r.RetryIn < 50*time.Second {
 			t.Errorf("released for %s; want about a minute", r.RetryIn)

@@ -25,6 +25,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -178,12 +179,12 @@ func TestNATS(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(again.Close)
-	eventually(t, "the stream is back", func() bool {
+	pgtest.Eventually(t, "the stream is back", func() bool {
 		js, _ := jetstream.New(again)
 		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "SHOP", Subjects: []string{"shop.>"}})
 		return err == nil
 	})
-	eventually(t, "sent after the server came back", func() bool { return deliverOne(s, lease(`{"n": 2}`)).status == 200 })
+	pgtest.Eventually(t, "sent after the server came back", func() bool { return deliverOne(s, lease(`{"n": 2}`)).status == 200 })
 }
 
 // TLS is verified, and a certificate of our own is shown where the file names one.

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -48,18 +47,6 @@ func pay(ctx context.Context, id string) func(pgx.Tx) error {
 	return func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, `insert into paid values ($1)`, id)
 		return err
-	}
-}
-
-// until waits for a condition that another session brings about.
-func until(t *testing.T, pool *pgxpool.Pool, condition string, args ...any) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	for met := false; !met; {
-		if err := pool.QueryRow(ctx, condition, args...).Scan(&met); err != nil {
-			t.Fatalf("waiting for %s: %v", condition, err)
-		}
 	}
 }
 
@@ -171,7 +158,7 @@ func TestConsumeOnceAtTheSameMoment(t *testing.T) {
 		})
 		<-working
 		wg.Go(func() { secondDuplicate, second = ConsumeOnce(ctx, pool, "billing", id, pay(ctx, id)) })
-		until(t, pool, someoneWaitsForALock)
+		pgtest.Until(t, pool, someoneWaitsForALock)
 		close(finish)
 		wg.Wait()
 		if (first != nil) != firstFails || firstDuplicate || second != nil || secondDuplicate == firstFails {

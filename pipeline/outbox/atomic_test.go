@@ -99,7 +99,7 @@ func killed(t *testing.T, pool *pgxpool.Pool, stop string, n int) (last string) 
 	if last == "" {
 		t.Fatal("the application said nothing")
 	}
-	until(t, pool, `select not exists (select from pg_stat_activity where datname = current_database() and application_name = 'shop')`)
+	pgtest.Until(t, pool, `select not exists (select from pg_stat_activity where datname = current_database() and application_name = 'shop')`)
 	return last
 }
 
@@ -154,7 +154,7 @@ func TestRolledBackLeavesNothing(t *testing.T) {
 		if err := pgx.BeginFunc(ctx, pool, work); err == nil {
 			t.Errorf("%s: no error", name)
 		}
-		until(t, pool, `select count(*) = 0 from pg_stat_activity where datname = current_database() and backend_xid is not null`)
+		pgtest.Until(t, pool, `select count(*) = 0 from pg_stat_activity where datname = current_database() and backend_xid is not null`)
 		one(t, pool, "0", `select (select count(*) from orders) + (select count(*) from outbox) + (select count(*) from dedupe_keys)`)
 	}
 	// A savepoint takes back its part only.
@@ -194,7 +194,7 @@ func TestTheSameKeyAtTheSameMoment(t *testing.T) {
 			m.AggregateType, m.AggregateID = "from", "b"
 			receipts, err = enqueued(ctx, pool, m)
 		})
-		until(t, pool, `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`)
+		pgtest.Until(t, pool, `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`)
 		if _, err := a.Exec(ctx, c.end); err != nil {
 			t.Fatal(err)
 		}

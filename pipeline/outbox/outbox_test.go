@@ -48,18 +48,6 @@ func one(t *testing.T, pool *pgxpool.Pool, want, query string, args ...any) {
 	}
 }
 
-// until waits for a condition that another session brings about.
-func until(t *testing.T, pool *pgxpool.Pool, condition string, args ...any) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	for met := false; !met; {
-		if err := pool.QueryRow(ctx, condition, args...).Scan(&met); err != nil {
-			t.Fatalf("waiting for %s: %v", condition, err)
-		}
-	}
-}
-
 // enqueued does it in a transaction of its own.
 func enqueued(ctx context.Context, pool *pgxpool.Pool, messages ...Message) (receipts []Receipt, err error) {
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {

@@ -57,17 +57,6 @@ func column(t *testing.T, db *pgxpool.Pool, sql string, args ...any) string {
 	return strings.Join(values, " ")
 }
 
-// eventually waits for a condition of the outside world.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !condition(); {
-		if time.Now().After(end) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-		wait(t.Context(), 5*time.Millisecond)
-	}
-}
-
 func TestConfigNamesEveryFault(t *testing.T) {
 	cfg := Config{Events: time.Hour, Outbox: -1, Processed: time.Hour, LockTimeout: 0}
 	_, err := New(cfg, nil, nil, nil)
@@ -99,11 +88,11 @@ func TestRunMakesPartitionsAheadAndSurvivesAnOutage(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	run := pool.New().WithErrors()
 	run.Go(func() error { return k.Run(ctx) })
-	eventually(t, "the outage is counted", func() bool {
+	pgtest.Eventually(t, "the outage is counted", func() bool {
 		return testutil.ToFloat64(k.metrics.failures.WithLabelValues("partitions-ahead")) > 0
 	})
 	proxy.SetDown(false)
-	eventually(t, "a pass went well", func() bool { return testutil.ToFloat64(k.metrics.lastPass) > 0 })
+	pgtest.Eventually(t, "a pass went well", func() bool { return testutil.ToFloat64(k.metrics.lastPass) > 0 })
 	stop()
 	if err := run.Wait(); err != nil {
 		t.Fatalf("Run = %v; want nil after its context ended", err)
@@ -177,7 +166,7 @@ func TestDropHoldsUpNobodyAndIsFinishedAfterACut(t *testing.T) {
 	cut, cancel := context.WithCancel(ctx)
 	passes := pool.New()
 	passes.Go(func() { k.pass(cut) })
-	eventually(t, "the oldest day waits for the report", func() bool {
+	pgtest.Eventually(t, "the oldest day waits for the report", func() bool {
 		return column(t, db, `select inhrelid::regclass::text from pg_inherits where inhdetachpending`) != ""
 	})
 	mustExec(t, db, `insert into events (event_id, tenant_id, event_name, occurred_at, received_at) values (gen_random_uuid(), 1, 'now', now(), now())`)
