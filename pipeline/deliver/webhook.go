@@ -242,7 +242,7 @@ func (w *webhook) send(lease *pipeline.Lease, now, deadline time.Time) answer {
 // maxKept is the biggest body whose memory is used again, in bytes.
 const maxKept = 64 << 10
 
-const userAgent = "sluice.example/sluice/1 (+https://www.standardwebhooks.com)"
+const userAgent = "sluice/1 (+https://www.standardwebhooks.com)"
 
 // appendBody appends what is sent: {"rule":<id>,"data":<payload>} for a rule's decision, {"type":<type>,"data":...} for
 // an application's message.
