@@ -69,6 +69,7 @@ func TestImports(t *testing.T) {
 	http := []string{"ingest", "deliver"}
 	mechanisms := []string{
 		"sluice.example/sluice/internal/duration",
+		"sluice.example/sluice/internal/jsontext",
 		"sluice.example/sluice/internal/spell",
 		"sluice.example/sluice/internal/yamlfile",
 	}
@@ -85,7 +86,8 @@ func TestImports(t *testing.T) {
 				t.Errorf("%s imports %s; the root imports only the standard library", pkg, imp)
 			case isStage && own && imp != "sluice.example/sluice/pipeline" && !slices.Contains(mechanisms, imp) &&
 				!strings.HasPrefix(imp+"/", "sluice.example/sluice/pipeline/"+stage+"/"):
-				t.Errorf("%s imports %s; a stage imports the root and mechanisms of internal/, and nothing else of ours", pkg, imp)
+				t.Errorf("%s imports %s; a stage imports the root and the mechanisms of internal, and nothing else of ours",
+					pkg, imp)
 			case isStage && strings.HasPrefix(imp, "github.com/jackc/pgx/") && !slices.Contains(sql, stage):
 				t.Errorf("%s imports %s; no SQL runs there", pkg, imp)
 			case isStage && strings.HasPrefix(imp, "github.com/valyala/fasthttp") && !slices.Contains(http, stage):

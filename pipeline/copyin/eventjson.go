@@ -1,9 +1,7 @@
 package copyin
 
 import (
-	"bytes"
-	"encoding/json"
-
+	"sluice.example/sluice/internal/jsontext"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -38,11 +36,5 @@ func appendMember(b []byte, name, value string) []byte {
 	b = append(b, '"')
 	b = append(b, name...)
 	b = append(b, `":`...)
-	var text bytes.Buffer
-	enc := json.NewEncoder(&text)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(value); err != nil {
-		panic(err) // a string always encodes
-	}
-	return append(b, bytes.TrimSuffix(text.Bytes(), []byte("\n"))...)
+	return jsontext.AppendString(b, value)
 }

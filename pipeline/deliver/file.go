@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"sluice.example/sluice/internal/jsontext"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -73,7 +74,7 @@ func appendLine(b []byte, lease *pipeline.Lease) []byte {
 	b = append(b, `","tenant_id":`...)
 	b = strconv.AppendInt(b, int64(lease.Tenant), 10)
 	b = append(b, `,"subject_key":`...)
-	b = appendJSONString(b, lease.SubjectKey)
+	b = jsontext.AppendString(b, lease.SubjectKey)
 	b = append(b, `,"created_at":"`...)
 	b = lease.CreatedAt.UTC().AppendFormat(b, time.RFC3339Nano)
 	b = append(b, `",`...)

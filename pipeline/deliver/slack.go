@@ -7,6 +7,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"sluice.example/sluice/internal/jsontext"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -51,6 +52,6 @@ func slackBody(lease *pipeline.Lease) []byte {
 		data = data[:cut] + "..."
 	}
 	body := []byte(`{"text":`)
-	body = appendJSONString(body, "*"+lease.Type+"*\n```"+data+"```")
+	body = jsontext.AppendString(body, "*"+lease.Type+"*\n```"+data+"```")
 	return append(body, '}')
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/valyala/fasthttp"
 	"go.yaml.in/yaml/v3"
 
+	"sluice.example/sluice/internal/jsontext"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -252,27 +253,10 @@ func appendBody(b []byte, lease *pipeline.Lease) []byte {
 		name = `{"rule":`
 	}
 	b = append(b, name...)
-	b = appendJSONString(b, lease.Type)
+	b = jsontext.AppendString(b, lease.Type)
 	b = append(b, `,"data":`...)
 	b = append(b, lease.Payload...)
 	return append(b, '}')
-}
-
-// appendJSONString appends s as a JSON string.
-func appendJSONString(b []byte, s string) []byte {
-	const hex = "0123456789abcdef"
-	b = append(b, '"')
-	for i := range len(s) { // s comes from PostgreSQL and is valid UTF-8
-		switch c := s[i]; {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', c)
-		case c < ' ':
-			b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-		default:
-			b = append(b, c)
-		}
-	}
-	return append(b, '"')
 }
 
 // setOwn calls set for the application's own headers of a message, except those that are not its to set.

@@ -4,10 +4,10 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"github.com/valyala/fasthttp"
 
+	"sluice.example/sluice/internal/jsontext"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -121,11 +121,11 @@ func appendVerdict(b []byte, index int, result, field, reason string) []byte {
 	b = append(b, '"')
 	if field != "" {
 		b = append(b, `,"field":`...)
-		b = appendString(b, field)
+		b = jsontext.AppendString(b, field)
 	}
 	if reason != "" {
 		b = append(b, `,"reason":`...)
-		b = appendString(b, reason)
+		b = jsontext.AppendString(b, reason)
 	}
 	return append(b, '}')
 }
@@ -150,11 +150,11 @@ func appendProblem(b []byte, status int, kind, detail string) []byte {
 	b = append(b, `"type":"urn:sluice:problem:`...)
 	b = append(b, kind...)
 	b = append(b, `","title":`...)
-	b = appendString(b, fasthttp.StatusMessage(status))
+	b = jsontext.AppendString(b, fasthttp.StatusMessage(status))
 	b = append(b, `,"status":`...)
 	b = strconv.AppendInt(b, int64(status), 10)
 	b = append(b, `,"detail":`...)
-	return appendString(b, detail)
+	return jsontext.AppendString(b, detail)
 }
 
 // retryAfter asks the client to wait at least d, in whole seconds and at least one. Up to a quarter more, by chance,
@@ -163,29 +163,4 @@ func retryAfter(ctx exchange, d time.Duration) {
 	seconds := max(1, int((d+time.Second-1)/time.Second))
 	seconds += rand.IntN(2 + seconds/4)
 	ctx.Response.Header.Set("Retry-After", strconv.Itoa(seconds))
-}
-
-// appendString appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD.
-func appendString(b []byte, s string) []byte {
-	const hex = "0123456789abcdef"
-	b = append(b, '"')
-	for i := 0; i < len(s); {
-		c := s[i]
-		if c < utf8.RuneSelf {
-			switch {
-			case c == '"' || c == '\\':
-				b = append(b, '\\', c)
-			case c < 0x20 || c == 0x7f:
-				b = append(b, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-			default:
-				b = append(b, c)
-			}
-			i++
-			continue
-		}
-		r, n := utf8.DecodeRuneInString(s[i:])
-		b = utf8.AppendRune(b, r)
-		i += n
-	}
-	return append(b, '"')
 }

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"encoding/base64"
 	"fmt"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/valyala/fasthttp"
+
+	"sluice.example/sluice/internal/jsontext"
 )
 
 // CloudEvents 1.0 over HTTP, structured, binary and batched; docs/clients.md has the mapping.
@@ -49,7 +52,7 @@ func (d *decoder) cloudevents(_ string, b []byte, h *fasthttp.RequestHeader) *ma
 	if m != nil {
 		return m
 	}
-	d.s.reset(text)
+	d.s.Reset(text)
 	return d.close(d.cloudElement(0))
 }
 
@@ -66,25 +69,25 @@ func (d *decoder) binary(b []byte, h *fasthttp.RequestHeader) ([]byte, *malforme
 		if !utf8.ValidString(v) {
 			return nil, &malformed{400, -1, fmt.Sprintf("the header ce-%s holds bytes that are not valid UTF-8", cut(name))}
 		}
-		text = append(appendString(text, string(name)), ':')
-		text = append(appendString(text, v), ',')
+		text = append(jsontext.AppendString(text, string(name)), ':')
+		text = append(jsontext.AppendString(text, v), ',')
 	}
 	media := string(h.ContentType())
 	if media != "" {
-		text = append(appendString(append(text, `"datacontenttype":`...), media), ',')
+		text = append(jsontext.AppendString(append(text, `"datacontenttype":`...), media), ',')
 	}
 	kind, _, _ := strings.Cut(strings.ToLower(media), ";")
 	kind = strings.TrimSpace(kind)
 	switch {
 	case len(b) == 0:
 	case kind == "" || kind == "application/json" || kind == "text/json" || strings.HasSuffix(kind, "+json"):
-		d.s.reset(b)
-		if m := d.close(d.s.value(d.s.space(0))); m != nil {
+		d.s.Reset(b)
+		if m := d.close(d.s.Value(d.s.Space(0))); m != nil {
 			return nil, m
 		}
 		text = append(append(append(text, `"data":`...), b...), ',')
 	case strings.HasPrefix(kind, "text/") && utf8.Valid(b):
-		text = append(appendString(append(text, `"data":`...), string(b)), ',')
+		text = append(jsontext.AppendString(append(text, `"data":`...), string(b)), ',')
 	default:
 		text = append(text, `"data_base64":"`...)
 		text = append(base64.StdEncoding.AppendEncode(text, b), `",`...)
@@ -108,18 +111,13 @@ func headerText(v string) string {
 	if !strings.Contains(v, "%") {
 		return v
 	}
-	digits := scanner{b: []byte(v)}
 	b := make([]byte, 0, len(v))
 	for i := 0; i < len(v); i++ {
-		if v[i] == '%' {
-			// "%41" as "\u0041"
-			if i+2 < len(v) {
-				digits.b = []byte("00" + v[i+1:i+3])
-				if c := digits.hex4(0); c >= 0 {
-					b = append(b, byte(c))
-					i += 2
-					continue
-				}
+		if v[i] == '%' && i+2 < len(v) {
+			if c, err := strconv.ParseUint(v[i+1:i+3], 16, 8); err == nil {
+				b = append(b, byte(c))
+				i += 2
+				continue
 			}
 		}
 		b = append(b, v[i])
@@ -128,7 +126,7 @@ func headerText(v string) string {
 }
 
 func (d *decoder) cloudElement(i int) int {
-	if i >= len(d.s.b) || d.s.b[i] != '{' {
+	if i >= len(d.s.Text) || d.s.Text[i] != '{' {
 		return d.element(i)
 	}
 	dr := draft{idName: "id", whenName: "time", inside: "$cloudevent"}

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 	"unsafe"
 
+	"sluice.example/sluice/internal/jsontext"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -19,7 +20,7 @@ type decoder struct {
 	oldest time.Time
 	newest time.Time
 
-	s scanner
+	s jsontext.Scanner
 	// count is how many events the body holds so far: the index of the next.
 	count   int
 	events  []pipeline.Event
@@ -54,7 +55,7 @@ func (d *decoder) reset(cfg *Config, tenant int32, now time.Time) {
 	now = now.UTC().Truncate(time.Microsecond)
 	d.cfg, d.tenant, d.now = cfg, tenant, now
 	d.oldest, d.newest = now.Add(-cfg.MaxAge), now.Add(cfg.MaxAhead)
-	d.s.maxDepth = cfg.MaxDepth
+	d.s.MaxDepth = cfg.MaxDepth
 	d.count = 0
 	clear(d.events) // they point into the body of an earlier request
 	d.events = d.events[:0]
@@ -68,15 +69,15 @@ func (d *decoder) drop() {
 	clear(d.events)
 	clear(d.refused)
 	clear(d.names[:cap(d.names)])
-	d.events, d.refused, d.moved, d.key, d.s.b = d.events[:0], d.refused[:0], nil, "", nil
+	d.events, d.refused, d.moved, d.key, d.s.Text = d.events[:0], d.refused[:0], nil, "", nil
 }
 
 // open gives where the only JSON value of a body begins.
 func (d *decoder) open(b []byte) (int, *malformed) {
-	d.s.reset(b)
-	i := d.s.space(0)
+	d.s.Reset(b)
+	i := d.s.Space(0)
 	if i == 0 && bytes.HasPrefix(b, []byte("\xef\xbb\xbf")) {
-		i = d.s.space(3)
+		i = d.s.Space(3)
 	}
 	if i == len(b) {
 		return i, &malformed{400, i, "the body is empty; send one event as a JSON object, or an array of them"}
@@ -89,7 +90,7 @@ func (d *decoder) close(i int) *malformed {
 	if i < 0 {
 		return d.syntax()
 	}
-	if i = d.s.space(i); i < len(d.s.b) {
+	if i = d.s.Space(i); i < len(d.s.Text) {
 		return &malformed{400, i, "nothing should follow the end of the JSON text; send one event a line with Content-Type: application/x-ndjson"}
 	}
 	return nil
@@ -108,7 +109,7 @@ func (d *decoder) json(b []byte) *malformed {
 		i, m = d.elements(i, d.element)
 	default:
 		at := i
-		if i = d.s.value(i); i >= 0 {
+		if i = d.s.Value(i); i >= 0 {
 			return &malformed{400, at, "an object or an array of objects should begin here"}
 		}
 	}
@@ -118,7 +119,7 @@ func (d *decoder) json(b []byte) *malformed {
 	return d.close(i)
 }
 
-func (d *decoder) syntax() *malformed { return &malformed{400, d.s.errAt, d.s.err} }
+func (d *decoder) syntax() *malformed { return &malformed{400, d.s.FaultAt, d.s.Fault} }
 
 // lines decodes NDJSON. A line that is no JSON object costs only itself.
 func (d *decoder) lines(b []byte) *malformed {
@@ -130,8 +131,8 @@ func (d *decoder) lines(b []byte) *malformed {
 			end += start
 		}
 		// The scanner sees the line's end as the text's, but counts from the body's beginning.
-		d.s.reset(b[:end])
-		i := d.s.space(start)
+		d.s.Reset(b[:end])
+		i := d.s.Space(start)
 		if i == end {
 			start = end + 1
 			continue
@@ -140,7 +141,7 @@ func (d *decoder) lines(b []byte) *malformed {
 			return m
 		}
 		if d.one(i, end) < 0 {
-			d.refuse("", fmt.Sprintf("the line is not JSON: at byte %d of the body, %s", d.s.errAt, d.s.err), "malformed")
+			d.refuse("", fmt.Sprintf("the line is not JSON: at byte %d of the body, %s", d.s.FaultAt, d.s.Fault), "malformed")
 		}
 		start = end + 1
 	}
@@ -152,8 +153,8 @@ func (d *decoder) one(i, end int) int {
 	events, refused, count := len(d.events), len(d.refused), d.count
 	i = d.element(i)
 	if i >= 0 {
-		if i = d.s.space(i); i < end {
-			i = d.s.fail(i, "nothing should follow the JSON object on its line")
+		if i = d.s.Space(i); i < end {
+			i = d.s.Fail(i, "nothing should follow the JSON object on its line")
 		}
 	}
 	if i < 0 {
@@ -171,8 +172,8 @@ func (d *decoder) tooMany(at int) *malformed {
 
 // elements decodes the array at i, each element by one. It gives the index after it, or -1.
 func (d *decoder) elements(i int, one func(i int) int) (int, *malformed) {
-	i = d.s.space(i + 1)
-	if i < len(d.s.b) && d.s.b[i] == ']' {
+	i = d.s.Space(i + 1)
+	if i < len(d.s.Text) && d.s.Text[i] == ']' {
 		return i + 1, nil
 	}
 	for {
@@ -182,48 +183,48 @@ func (d *decoder) elements(i int, one func(i int) int) (int, *malformed) {
 		if i = one(i); i < 0 {
 			return -1, nil
 		}
-		i = d.s.space(i)
-		if i < len(d.s.b) {
-			switch d.s.b[i] {
+		i = d.s.Space(i)
+		if i < len(d.s.Text) {
+			switch d.s.Text[i] {
 			case ',':
-				i = d.s.space(i + 1)
+				i = d.s.Space(i + 1)
 				continue
 			case ']':
 				return i + 1, nil
 			}
 		}
-		return d.s.fail(i, `"," or "]" should follow an element of an array`), nil
+		return d.s.Fail(i, `"," or "]" should follow an element of an array`), nil
 	}
 }
 
 // element decodes what should be one event.
 func (d *decoder) element(i int) int {
-	if i < len(d.s.b) && d.s.b[i] == '{' {
+	if i < len(d.s.Text) && d.s.Text[i] == '{' {
 		i, _ = d.event(i)
 		return i
 	}
 	at := i
-	if i = d.s.value(i); i >= 0 {
-		d.refuse("", "an event must be a JSON object, not "+given(d.s.b[at:i]), "type")
+	if i = d.s.Value(i); i >= 0 {
+		d.refuse("", "an event must be a JSON object, not "+given(d.s.Text[at:i]), "type")
 	}
 	return i
 }
 
 // object decodes {"events": [...]} or one event.
 func (d *decoder) object(i int) (int, *malformed) {
-	b := d.s.b
-	if first := d.s.space(i + 1); bytes.HasPrefix(b[first:], []byte(`"events"`)) {
-		at, _ := d.s.key(first)
+	b := d.s.Text
+	if first := d.s.Space(i + 1); bytes.HasPrefix(b[first:], []byte(`"events"`)) {
+		at, _ := d.s.Key(first)
 		if at >= 0 && at < len(b) && b[at] == '[' {
 			end, m := d.elements(at, d.element)
 			if end < 0 {
 				return -1, m
 			}
-			if end = d.s.space(end); end < len(b) && b[end] == '}' {
+			if end = d.s.Space(end); end < len(b) && b[end] == '}' {
 				return end + 1, nil
 			}
 			if end >= len(b) || b[end] != ',' {
-				return d.s.fail(end, `"," or "}" should follow a member of an object`), nil
+				return d.s.Fail(end, `"," or "}" should follow a member of an object`), nil
 			}
 			return d.beside(i, end)
 		}
@@ -238,22 +239,22 @@ func (d *decoder) object(i int) (int, *malformed) {
 // beside tells which member of an object that holds events should not be there.
 func (d *decoder) beside(i, at int) (int, *malformed) {
 	seen := false
-	for i = d.s.space(i + 1); ; i = d.s.space(i + 1) {
+	for i = d.s.Space(i + 1); ; i = d.s.Space(i + 1) {
 		start := i
-		value, _ := d.s.key(i)
+		value, _ := d.s.Key(i)
 		if value < 0 {
 			return -1, nil
 		}
-		name := d.s.b[start+1 : start+bytes.LastIndexByte(d.s.b[start:value], '"')]
+		name := d.s.Text[start+1 : start+bytes.LastIndexByte(d.s.Text[start:value], '"')]
 		if string(name) != "events" || seen {
 			return -1, &malformed{400, start, fmt.Sprintf(`nothing may stand beside "events" in its object, but %q does; put it into the events`, cut(name))}
 		}
 		seen = true
-		if i = d.s.value(value); i < 0 {
+		if i = d.s.Value(value); i < 0 {
 			return -1, nil
 		}
-		if i = d.s.space(i); i >= len(d.s.b) || d.s.b[i] != ',' {
-			return d.s.fail(i, `"," or "}" should follow a member of an object`), nil
+		if i = d.s.Space(i); i >= len(d.s.Text) || d.s.Text[i] != ',' {
+			return d.s.Fail(i, `"," or "}" should follow a member of an object`), nil
 		}
 	}
 }

@@ -3,13 +3,14 @@ package ingest
 import (
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"sluice.example/sluice/internal/jsontext"
+	"sluice.example/sluice/internal/jsontext/hostile"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -281,7 +282,7 @@ func TestParseTime(t *testing.T) {
 // FuzzDecode holds the promises of the decoder against any input: it does not crash, each event is told once,
 // and what it takes is valid.
 func FuzzDecode(f *testing.F) {
-	for _, text := range hostile {
+	for _, text := range hostile.Texts {
 		f.Add([]byte(text), false, false)
 		f.Add([]byte(`{"event_name":"x","properties":{"v":`+text+`}}`), false, false)
 		f.Add([]byte(`[{"event_name":"x","a":`+text+`,"properties":{}},{"event_name":"y"}]`), true, false)
@@ -322,12 +323,22 @@ func FuzzDecode(f *testing.F) {
 				t.Fatalf("%q: incomplete event %+v", text, e)
 			}
 			if e.Properties != nil {
-				if s := scanWhole(e.Properties, cfg.MaxDepth+1); s.err != "" || s.flaw != flawNone || e.Properties[0] != '{' {
-					t.Fatalf("%q: properties %q: %s, flaw %d", text, e.Properties, s.err, s.flaw)
+				if s := scanned(e.Properties, cfg.MaxDepth+1); s.Fault != "" || s.Flaw != jsontext.FlawNone || e.Properties[0] != '{' {
+					t.Fatalf("%q: properties %q: %s, flaw %d", text, e.Properties, s.Fault, s.Flaw)
 				}
 			}
 		}
 	})
+}
+
+// scanned is a scanner that has been over text, which should be one value.
+func scanned(text []byte, depth int) *jsontext.Scanner {
+	s := &jsontext.Scanner{MaxDepth: depth}
+	s.Reset(text)
+	if i := s.Value(0); i >= 0 && i < len(text) {
+		s.Fail(i, "more follows")
+	}
+	return s
 }
 
 func BenchmarkDecode(b *testing.B) {
@@ -359,34 +370,4 @@ func cpu() time.Duration {
 		panic(err)
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
-// mutate changes a text a little, in ways that JSON parsers find hard.
-func mutate(r *rand.Rand, text []byte) []byte {
-	text = slices.Clone(text)
-	pieces := []string{`\u0000`, `\\u0000`, `\ud83d`, `\ude00`, "\xff", "\xc3\xa9", "\x00", "\n", `"`, `\`, `{`, `}`, `[`, `]`, `,`, `:`, `1e400`, `-`, `0`, `9`, `.`, `e`, `E+`, ` `, `null`, `true`}
-	for range 1 + r.IntN(3) {
-		at := 0
-		if len(text) > 0 {
-			at = r.IntN(len(text))
-		}
-		switch r.IntN(4) {
-		case 0:
-			text = slices.Insert(text, at, []byte(pieces[r.IntN(len(pieces))])...)
-		case 1:
-			if len(text) > 0 {
-				text = slices.Delete(text, at, min(len(text), at+1+r.IntN(3)))
-			}
-		case 2:
-			if len(text) > 0 {
-				text[at] = byte(r.IntN(256))
-			}
-		case 3:
-			if len(text) > 0 {
-				end := min(len(text), at+1+r.IntN(8))
-				text = slices.Insert(text, end, text[at:end]...)
-			}
-		}
-	}
-	return text
 }

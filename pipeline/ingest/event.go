@@ -6,6 +6,7 @@ import (
 	"time"
 	"unsafe"
 
+	"sluice.example/sluice/internal/jsontext"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -61,7 +62,7 @@ func field(name []byte) (bit uint, most int) {
 // object that is no event, but holds an array named "events", is told by envelope.
 func (d *decoder) event(i int) (end int, envelope bool) {
 	var (
-		b     = d.s.b
+		b     = d.s.Text
 		begin = i
 		e     = pipeline.Event{ReceivedAt: d.now}
 		seen  uint
@@ -71,31 +72,31 @@ func (d *decoder) event(i int) (end int, envelope bool) {
 		array bool
 	)
 	d.unknown, d.names = d.unknown[:0], d.names[:0]
-	i = d.s.space(i + 1)
+	i = d.s.Space(i + 1)
 	if i < len(b) && b[i] == '}' {
 		i++
 		goto done
 	}
 	for {
-		d.s.flaw = flawNone
+		d.s.Flaw = jsontext.FlawNone
 		start := i
-		value, escaped := d.s.key(i)
+		value, escaped := d.s.Key(i)
 		if value < 0 {
 			return -1, false
 		}
 		name := b[start+1 : start+bytes.LastIndexByte(b[start:value], '"')]
-		if escaped && d.s.flaw == flawNone {
+		if escaped && d.s.Flaw == jsontext.FlawNone {
 			name = bytes.Clone(name)
-			name = name[:unescape(name)]
+			name = name[:jsontext.Unescape(name)]
 		}
-		nameFlaw := d.s.flaw
-		d.s.flaw = flawNone
+		nameFlaw := d.s.Flaw
+		d.s.Flaw = jsontext.FlawNone
 		bit, most := field(name)
 		isString := value < len(b) && b[value] == '"'
 		if isString {
-			i, escaped = d.s.str(value)
+			i, escaped = d.s.String(value)
 		} else {
-			i = d.s.value(value)
+			i = d.s.Value(value)
 		}
 		if i < 0 {
 			return -1, false
@@ -104,16 +105,16 @@ func (d *decoder) event(i int) (end int, envelope bool) {
 		array = array || string(name) == "events" && raw[0] == '['
 		switch {
 		case bad.reason != "":
-		case nameFlaw != flawNone:
-			bad = refusal{field: cut(name), reason: "the name of the field " + nameFlaw.reason(), cause: nameFlaw.cause()}
+		case nameFlaw != jsontext.FlawNone:
+			bad = refusal{field: cut(name), reason: "the name of the field " + flawReason(nameFlaw), cause: flawCause(nameFlaw)}
 		case bit == 0:
 			bad = d.keep(b[start:value], name, raw)
 		case seen&bit != 0:
 			bad = refusal{field: string(name), reason: "appears twice in this event", cause: "duplicate_field"}
 		case raw[0] == 'n':
 			seen |= bit // null is as good as absent
-		case d.s.flaw != flawNone:
-			bad = refusal{field: string(name), reason: fmt.Sprintf("%s, at byte %d of the body", d.s.flaw.reason(), d.s.flawAt), cause: d.s.flaw.cause()}
+		case d.s.Flaw != jsontext.FlawNone:
+			bad = refusal{field: string(name), reason: fmt.Sprintf("%s, at byte %d of the body", flawReason(d.s.Flaw), d.s.FlawAt), cause: flawCause(d.s.Flaw)}
 		case bit == fieldProperties:
 			seen |= bit
 			if raw[0] != '{' {
@@ -127,7 +128,7 @@ func (d *decoder) event(i int) (end int, envelope bool) {
 			seen |= bit
 			text := raw[1 : len(raw)-1]
 			if escaped {
-				text = text[:unescape(text)]
+				text = text[:jsontext.Unescape(text)]
 			}
 			if len(text) > most {
 				bad = refusal{field: string(name), reason: fmt.Sprintf("is %d bytes long; %d are allowed", len(text), most), cause: "too_long"}
@@ -160,16 +161,16 @@ func (d *decoder) event(i int) (end int, envelope bool) {
 				e.UserAgent = s
 			}
 		}
-		i = d.s.space(i)
+		i = d.s.Space(i)
 		if i < len(b) && b[i] == ',' {
-			i = d.s.space(i + 1)
+			i = d.s.Space(i + 1)
 			continue
 		}
 		if i < len(b) && b[i] == '}' {
 			i++
 			break
 		}
-		return d.s.fail(i, `"," or "}" should follow a member of an object`), false
+		return d.s.Fail(i, `"," or "}" should follow a member of an object`), false
 	}
 done:
 	if array && seen&fieldName == 0 {
@@ -246,14 +247,4 @@ func (d *decoder) checkTime(name string, t time.Time) refusal {
 			reason: fmt.Sprintf("is %s, more than %s ahead (ingest.max-ahead)", t.Format(time.RFC3339), d.cfg.MaxAhead)}
 	}
 	return refusal{}
-}
-
-func (f flaw) cause() string {
-	switch f {
-	case flawDepth:
-		return "too_deep"
-	case flawControl:
-		return "malformed"
-	}
-	return "unstorable"
 }

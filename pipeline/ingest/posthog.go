@@ -87,7 +87,7 @@ func (d *decoder) posthog(_ string, b []byte, h *fasthttp.RequestHeader) *malfor
 }
 
 func (d *decoder) posthogElement(i int) int {
-	if i < len(d.s.b) && d.s.b[i] == '{' {
+	if i < len(d.s.Text) && d.s.Text[i] == '{' {
 		return d.posthogEvent(i)
 	}
 	return d.element(i)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"sluice.example/sluice/internal/jsontext"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -68,45 +69,45 @@ type exchange struct {
 
 // member is one member of an object. Its bytes lie in the body.
 type member struct {
-	name []byte // without escapes
-	head []byte // the name, quoted, up to its value
-	raw  []byte // the value
-	flaw flaw   // of the name or the value
-	at   int    // where that is
+	name []byte        // without escapes
+	head []byte        // the name, quoted, up to its value
+	raw  []byte        // the value
+	flaw jsontext.Flaw // of the name or the value
+	at   int           // where that is
 }
 
 // walk calls f with each member of the object at i, and gives the index after it, or -1.
 func (d *decoder) walk(i int, f func(member)) int {
-	b := d.s.b
-	i = d.s.space(i + 1)
+	b := d.s.Text
+	i = d.s.Space(i + 1)
 	if i < len(b) && b[i] == '}' {
 		return i + 1
 	}
 	for {
-		d.s.flaw = flawNone
+		d.s.Flaw = jsontext.FlawNone
 		start := i
-		value, escaped := d.s.key(i)
+		value, escaped := d.s.Key(i)
 		if value < 0 {
 			return -1
 		}
 		name := b[start+1 : start+bytes.LastIndexByte(b[start:value], '"')]
-		if escaped && d.s.flaw == flawNone {
+		if escaped && d.s.Flaw == jsontext.FlawNone {
 			name = bytes.Clone(name)
-			name = name[:unescape(name)]
+			name = name[:jsontext.Unescape(name)]
 		}
-		if i = d.s.value(value); i < 0 {
+		if i = d.s.Value(value); i < 0 {
 			return -1
 		}
-		f(member{name, b[start:value], b[value:i], d.s.flaw, d.s.flawAt})
-		i = d.s.space(i)
+		f(member{name, b[start:value], b[value:i], d.s.Flaw, d.s.FlawAt})
+		i = d.s.Space(i)
 		if i < len(b) && b[i] == ',' {
-			i = d.s.space(i + 1)
+			i = d.s.Space(i + 1)
 			continue
 		}
 		if i < len(b) && b[i] == '}' {
 			return i + 1
 		}
-		return d.s.fail(i, `"," or "}" should follow a member of an object`)
+		return d.s.Fail(i, `"," or "}" should follow a member of an object`)
 	}
 }
 
@@ -131,10 +132,10 @@ func (dr *draft) refuse(field, reason, cause string) {
 
 // check refuses what can't be stored, and says whether the member has a value at all.
 func (d *decoder) check(dr *draft, m member) bool {
-	if m.flaw != flawNone {
-		dr.refuse(cut(m.name), fmt.Sprintf("%s, at byte %d of the body", m.flaw.reason(), m.at), m.flaw.cause())
+	if m.flaw != jsontext.FlawNone {
+		dr.refuse(cut(m.name), fmt.Sprintf("%s, at byte %d of the body", flawReason(m.flaw), m.at), flawCause(m.flaw))
 	}
-	return m.flaw == flawNone && m.raw[0] != 'n'
+	return m.flaw == jsontext.FlawNone && m.raw[0] != 'n'
 }
 
 // text gives the text of a member. Numbers and truth values, which loosely typed clients send as ids, are taken as they
@@ -164,7 +165,7 @@ func plainText(raw []byte) (string, bool) {
 		raw = raw[1 : len(raw)-1]
 		if bytes.IndexByte(raw, '\\') >= 0 {
 			raw = bytes.Clone(raw)
-			raw = raw[:unescape(raw)]
+			raw = raw[:jsontext.Unescape(raw)]
 		}
 	}
 	return unsafe.String(unsafe.SliceData(raw), len(raw)), true
@@ -184,7 +185,7 @@ func (d *decoder) objectOf(dr *draft, m member) []byte {
 
 // rest keeps a member that no column holds.
 func (d *decoder) rest(dr *draft, m member) {
-	if m.flaw != flawNone {
+	if m.flaw != jsontext.FlawNone {
 		d.check(dr, m)
 		return
 	}
@@ -214,7 +215,7 @@ func pick(object []byte, names [8]string) (texts [8]string) {
 }
 
 func search(object []byte, names [8]string) (raw [8][]byte) {
-	in := decoder{s: scanner{b: object, maxDepth: 1 << 30}}
+	in := decoder{s: jsontext.Scanner{Text: object, MaxDepth: 1 << 30}}
 	in.walk(0, func(m member) {
 		for i, name := range names {
 			if string(m.name) == name {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"sluice.example/sluice/internal/jsontext"
+	"sluice.example/sluice/internal/jsontext/hostile"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -178,7 +180,7 @@ func TestSegmentAnswers(t *testing.T) {
 // FuzzShapes holds the promises of the decoders of other systems' formats: they do not crash, each event is told once,
 // and what they take is valid.
 func FuzzShapes(f *testing.F) {
-	for _, text := range hostile {
+	for _, text := range hostile.Texts {
 		if len(text) > 20_000 {
 			continue
 		}
@@ -222,8 +224,8 @@ func FuzzShapes(f *testing.F) {
 						}
 					}
 					if e.Properties != nil {
-						if s := scanWhole(e.Properties, cfg.MaxDepth+2); s.err != "" || s.flaw != flawNone || e.Properties[0] != '{' {
-							t.Fatalf("%s %q: properties %q: %s, flaw %d", name, text, e.Properties, s.err, s.flaw)
+						if s := scanned(e.Properties, cfg.MaxDepth+2); s.Fault != "" || s.Flaw != jsontext.FlawNone || e.Properties[0] != '{' {
+							t.Fatalf("%s %q: properties %q: %s, flaw %d", name, text, e.Properties, s.Fault, s.Flaw)
 						}
 					}
 				}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"sluice.example/sluice/internal/jsontext"
 	"sluice.example/sluice/internal/spell"
 )
 
@@ -24,8 +25,8 @@ func (d *decoder) keep(member, name, raw []byte) refusal {
 		}
 		return refusal{field: cut(name), reason: reason, cause: "unknown_field"}
 	}
-	if d.s.flaw != flawNone {
-		return refusal{field: cut(name), reason: fmt.Sprintf("%s, at byte %d of the body", d.s.flaw.reason(), d.s.flawAt), cause: d.s.flaw.cause()}
+	if d.s.Flaw != jsontext.FlawNone {
+		return refusal{field: cut(name), reason: fmt.Sprintf("%s, at byte %d of the body", flawReason(d.s.Flaw), d.s.FlawAt), cause: flawCause(d.s.Flaw)}
 	}
 	for _, n := range d.names {
 		if bytes.Equal(n, name) {

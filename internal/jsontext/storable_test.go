@@ -1,4 +1,4 @@
-package ingest
+package jsontext
 
 import (
 	"context"
@@ -6,17 +6,19 @@ import (
 	"errors"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"sluice.example/sluice/internal/jsontext/hostile"
 	"sluice.example/sluice/internal/pgtest"
 )
 
-// TestStorableMeansStorable holds the scanner against PostgreSQL: what it calls storable, jsonb takes and gives back
-// equal, with every digit; what it refuses, jsonb refuses. Only the depth is our own limit.
+// TestStorableMeansStorable holds the scanner against PostgreSQL: what it calls storable, jsonb takes and returns
+// equal, with every digit; what it does not pass, jsonb does not take. Only the depth is our own limit.
 func TestStorableMeansStorable(t *testing.T) {
 	ctx := context.Background()
 	pool := pgtest.New(t)
@@ -29,7 +31,7 @@ func TestStorableMeansStorable(t *testing.T) {
 	const seed = 20261130
 	r := rand.New(rand.NewPCG(seed, 0))
 	texts := make([][]byte, 0, 6000)
-	for _, text := range hostile {
+	for _, text := range hostile.Texts {
 		if len(text) < 20_000 || text[0] != '[' && text[0] != '{' { // the deep ones would need more of PostgreSQL's stack
 			texts = append(texts, []byte(text))
 		}
@@ -68,9 +70,9 @@ func TestStorableMeansStorable(t *testing.T) {
 	taken := 0
 	for i, text := range texts {
 		s := scanWhole(text, 1_000_000)
-		storable := s.err == "" && s.flaw == flawNone
+		storable := s.Fault == "" && s.Flaw == FlawNone
 		if storable != (stored[i] != nil) {
-			t.Errorf("%.300q: error %q, flaw %d; PostgreSQL stored it: %v", text, s.err, s.flaw, stored[i] != nil)
+			t.Errorf("%.300q: error %q, flaw %d; PostgreSQL stored it: %v", text, s.Fault, s.Flaw, stored[i] != nil)
 			continue
 		}
 		if !storable {
@@ -133,4 +135,37 @@ func exactNumber(n string) [3]any {
 		return [3]any{false, "0", 0}
 	}
 	return [3]any{negative, short, power + len(digits) - len(short)}
+}
+
+// mutate changes a text a little, in ways that JSON parsers find hard.
+func mutate(r *rand.Rand, text []byte) []byte {
+	text = slices.Clone(text)
+	pieces := []string{
+		`\u0000`, `\\u0000`, `\ud83d`, `\ude00`, "\xff", "\xc3\xa9", "\x00", "\n", `"`, `\`, `{`, `}`,
+		`[`, `]`, `,`, `:`, `1e400`, `-`, `0`, `9`, `.`, `e`, `E+`, ` `, `null`, `true`,
+	}
+	for range 1 + r.IntN(3) {
+		at := 0
+		if len(text) > 0 {
+			at = r.IntN(len(text))
+		}
+		switch r.IntN(4) {
+		case 0:
+			text = slices.Insert(text, at, []byte(pieces[r.IntN(len(pieces))])...)
+		case 1:
+			if len(text) > 0 {
+				text = slices.Delete(text, at, min(len(text), at+1+r.IntN(3)))
+			}
+		case 2:
+			if len(text) > 0 {
+				text[at] = byte(r.IntN(256))
+			}
+		case 3:
+			if len(text) > 0 {
+				end := min(len(text), at+1+r.IntN(8))
+				text = slices.Insert(text, end, text[at:end]...)
+			}
+		}
+	}
+	return text
 }
