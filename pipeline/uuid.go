@@ -62,8 +62,14 @@ func NewUUIDv7(t time.Time) UUID {
 
 // NewUUIDv4 makes a random UUID, for tokens that say nothing.
 func NewUUIDv4() UUID {
-	var u UUID
+	var u [16]byte
 	rand.Read(u[:])
+	return UUIDv4(u)
+}
+
+// UUIDv4 makes a UUID of version 4 out of random bytes, for callers that read the bytes of many at once.
+func UUIDv4(random [16]byte) UUID {
+	u := UUID(random)
 	u[6] = u[6]&0x0f | 0x40
 	u[8] = u[8]&0x3f | 0x80
 	return u

@@ -2,10 +2,12 @@ package copyin
 
 import (
 	"cmp"
+	"encoding/binary"
 	"slices"
 	"sync"
 	"time"
 
+	"sluice.example/sluice/internal/pgcopy"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -77,6 +79,11 @@ func compareKeys(a, b sortKey) int {
 	return cmp.Compare(a.index, b.index)
 }
 
+// halves are a UUID as two numbers that compare as it does.
+func halves(u pipeline.UUID) (hi, lo uint64) {
+	return binary.BigEndian.Uint64(u[:8]), binary.BigEndian.Uint64(u[8:])
+}
+
 const dayMicros = int64(24 * time.Hour / time.Microsecond)
 
 func dayOf(micros int64) int32 {
@@ -97,7 +104,8 @@ func newBatch(caller []pipeline.Event) *batch {
 		e := &caller[i]
 		bytes += e.Size()
 		micros := e.OccurredAt.UnixMicro()
-		keys[i] = sortKey{day: dayOf(micros), tenant: e.Tenant, hi: be64(e.ID[:8]), lo: be64(e.ID[8:]), micros: micros, index: int32(i)}
+		hi, lo := halves(e.ID)
+		keys[i] = sortKey{day: dayOf(micros), tenant: e.Tenant, hi: hi, lo: lo, micros: micros, index: int32(i)}
 		timeless = timeless || e.TimeUnknown
 	}
 	slices.SortFunc(keys, compareKeys)
@@ -184,12 +192,6 @@ func (b *batch) collapse(keys []sortKey, timeless bool) []sortKey {
 	return kept
 }
 
-func be64(b []byte) uint64 {
-	_ = b[7]
-	return uint64(b[0])<<56 | uint64(b[1])<<48 | uint64(b[2])<<40 | uint64(b[3])<<32 |
-		uint64(b[4])<<24 | uint64(b[5])<<16 | uint64(b[6])<<8 | uint64(b[7])
-}
-
 // encodePool reuses the encoded batches. A buffer above maxPooled is left to the garbage collector, so that one huge
 // batch does not stay in memory for ever.
 var encodePool = sync.Pool{New: func() any { return new([]byte) }}
@@ -205,7 +207,7 @@ func (b *batch) release() {
 
 // rows gives the COPY stream of the given positions, which ascend.
 func (b *batch) rows(positions []int32) *rowReader {
-	r := &rowReader{parts: [][]byte{[]byte(copyHeader)}}
+	r := &rowReader{parts: [][]byte{[]byte(pgcopy.Header)}}
 	for i := 0; i < len(positions); {
 		j := i + 1
 		for j < len(positions) && positions[j] == positions[j-1]+1 {
@@ -214,7 +216,7 @@ func (b *batch) rows(positions []int32) *rowReader {
 		r.parts = append(r.parts, (*b.encoded)[b.offsets[positions[i]]:b.offsets[positions[j-1]+1]])
 		i = j
 	}
-	r.parts = append(r.parts, []byte(copyTrailer))
+	r.parts = append(r.parts, []byte(pgcopy.Trailer))
 	return r
 }
 

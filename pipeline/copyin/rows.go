@@ -102,7 +102,8 @@ func lockIDs(ctx context.Context, tx pgx.Tx, b *batch) error {
 	keys := make([]int64, len(b.timeless))
 	for i, p := range b.timeless {
 		e := b.event(p)
-		keys[i] = int64(be64(e.ID[:8]) ^ be64(e.ID[8:])*31 ^ uint64(uint32(e.Tenant))<<32)
+		hi, lo := halves(e.ID)
+		keys[i] = int64(hi ^ lo*31 ^ uint64(uint32(e.Tenant))<<32)
 	}
 	slices.Sort(keys)
 	_, err := tx.Exec(ctx, lockIDsSQL, slices.Compact(keys))

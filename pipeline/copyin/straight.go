@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"sluice.example/sluice/internal/pgcopy"
 )
 
 // straightBytes is up to how many encoded bytes a batch goes straight. A guess: beyond some hundred events round trips
@@ -31,7 +33,7 @@ func straightHead(timeout time.Duration) []byte {
 }
 
 // straightTail ends the rows: the trailer, and CopyDone.
-const straightTail = copyTrailer + "c\x00\x00\x00\x04"
+const straightTail = pgcopy.Trailer + "c\x00\x00\x00\x04"
 
 var commitQuery, rollbackQuery = query("commit"), query("rollback")
 
@@ -56,8 +58,8 @@ func (w *Writer) goStraight(ctx context.Context, conn *pgx.Conn, b *batch) error
 	}()
 	fail := func(at step, err error) error { return &stepError{at: at, closed: !idle, err: err} }
 
-	head := binary.BigEndian.AppendUint32(slices.Clip(w.straightHead), uint32(4+len(copyHeader)+len(*b.encoded)+len(copyTrailer)))
-	head = append(head, copyHeader...)
+	head := binary.BigEndian.AppendUint32(slices.Clip(w.straightHead), uint32(4+len(pgcopy.Header)+len(*b.encoded)+len(pgcopy.Trailer)))
+	head = append(head, pgcopy.Header...)
 	if _, err := (&net.Buffers{head, *b.encoded, []byte(straightTail)}).WriteTo(wire); err != nil {
 		return fail(atBegin, err)
 	}
