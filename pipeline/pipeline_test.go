@@ -67,7 +67,7 @@ func TestImports(t *testing.T) {
 	}
 	sql := []string{"copyin", "evaluate", "sweep", "claim", "retain", "outbox", "inbox", "schema"}
 	http := []string{"ingest", "deliver"}
-	mechanisms := []string{"duration", "jsontext", "pgcopy", "spell", "yamlfile"} // of internal/, for every stage
+	mechanisms := []string{"duration", "jsontext", "pgcopy", "spell", "wait", "yamlfile"} // of internal/, for every stage
 	for line := range strings.Lines(string(out)) {
 		f := strings.Fields(line)
 		pkg, imports := f[0], f[1:]

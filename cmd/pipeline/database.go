@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sluice.example/sluice/internal/localpg"
+	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline/schema"
 )
 
@@ -128,7 +129,7 @@ func migrate(ctx context.Context, url string, log *slog.Logger) (applied int, er
 		if err == nil || !away(err) {
 			return applied, err
 		}
-		if !wait(ctx, pause) {
+		if !wait.For(ctx, pause) {
 			return 0, fmt.Errorf("the database did not answer within database.start-timeout: %w", err)
 		}
 		log.Warn("database does not answer, trying again", "host", cfg.Host, "port", cfg.Port, "database", cfg.Database, "next_try_in", pause.String(), "error", err)

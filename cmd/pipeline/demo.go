@@ -17,6 +17,7 @@ import (
 	"github.com/sourcegraph/conc/pool"
 
 	"sluice.example/sluice/internal/child"
+	"sluice.example/sluice/internal/wait"
 )
 
 const demoAbout = `Plays a day of a small shop, at high speed, through the real door: it starts a pipeline with a private PostgreSQL and a
@@ -181,7 +182,7 @@ func (r *demoReport) collect(ctx context.Context, pipe, receiver *child.Process)
 		if r.outbox.open() > 0 || r.outbox.total() != last {
 			quiet, last = 0, r.outbox.total()
 		}
-		if !wait(ctx, demoSweep/4) {
+		if !wait.For(ctx, demoSweep/4) {
 			return fmt.Errorf("%d messages were not delivered in time; see %s", r.outbox.open(), pipe.Log())
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"strconv"
 	"time"
+
+	"sluice.example/sluice/internal/wait"
 )
 
 // importSender posts batches. Safe for concurrent use.
@@ -105,7 +107,7 @@ func (s *importSender) post(ctx context.Context, body []byte) (status int, a *an
 			return 0, nil, fmt.Errorf("gave up after %s: %s", s.retryFor, why)
 		}
 		s.notice(fmt.Sprintf("trying again in %s: %s", pause.Round(10*time.Millisecond), why))
-		if !wait(ctx, pause) {
+		if !wait.For(ctx, pause) {
 			return 0, nil, ctx.Err()
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline/claim"
 
 	"github.com/jackc/pgx/v5"
@@ -263,7 +264,7 @@ func changeOutbox(ctx context.Context, db claim.DB, o outboxOptions, done string
 			return nil
 		}
 		fmt.Fprintf(w, "%d of %d %s, up to message %d\n", changed, total, done, last)
-		if !wait(ctx, pause) {
+		if !wait.For(ctx, pause) {
 			return fmt.Errorf("interrupted: %d messages %s; go on with --after %d", changed, done, last)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline/inbox"
 )
 
@@ -191,7 +192,7 @@ func (r *receiver) receive(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 	}
-	if r.options.delay > 0 && !wait(req.Context(), r.options.delay) {
+	if r.options.delay > 0 && !wait.For(req.Context(), r.options.delay) {
 		r.count(func(s *receiverStats) { s.Hung++ })
 		return
 	}
@@ -291,18 +292,6 @@ func variable(environ []string, name string) string {
 		}
 	}
 	return ""
-}
-
-// wait reports whether d passed before ctx ended.
-func wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // serveHTTP serves until ctx ends, then lets requests finish for at most drain. Requests that hang are cut off.

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"sluice.example/sluice/internal/wait"
 )
 
 // lock takes the data directory for this program. The kernel gives it back when the file is closed, so also when the
@@ -146,20 +148,10 @@ func stopProcess(ctx context.Context, cluster string, pid int) error {
 			if !isOurs(commandLine(ctx, pid), cluster) {
 				return nil
 			}
-			if !wait(ctx, 20*time.Millisecond) {
+			if !wait.For(ctx, 20*time.Millisecond) {
 				return ctx.Err()
 			}
 		}
 	}
 	return fmt.Errorf("%w: %s, by a PostgreSQL server that does not stop, process %d", ErrInUse, cluster, pid)
-}
-
-// wait returns false where ctx ended first.
-func wait(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }

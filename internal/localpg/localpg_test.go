@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"sluice.example/sluice/internal/wait"
 )
 
 // childDir has the test binary be a program that uses the data directory named by it, until it is killed.
@@ -129,7 +131,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 		if time.Now().After(end) {
 			t.Fatalf("not within a minute: %s", what)
 		}
-		wait(t.Context(), 10*time.Millisecond)
+		wait.For(t.Context(), 10*time.Millisecond)
 	}
 }
 

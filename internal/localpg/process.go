@@ -17,6 +17,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/sourcegraph/conc"
+
+	"sluice.example/sluice/internal/wait"
 )
 
 // process is one run of the server.
@@ -86,7 +88,7 @@ func (s *Server) launch(ctx context.Context, crashed bool) (*process, error) {
 		if !crashed || ctx.Err() != nil || time.Since(began) > crashGrace || !errors.Is(err, errExited) {
 			return nil, fmt.Errorf("%w; the end of %s:\n%s", err, s.log.Name(), tail(p.logged(), 20))
 		}
-		wait(ctx, 100*time.Millisecond)
+		wait.For(ctx, 100*time.Millisecond)
 	}
 }
 

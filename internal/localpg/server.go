@@ -14,6 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/sourcegraph/conc"
+
+	"sluice.example/sluice/internal/wait"
 )
 
 // role and database are what the program connects as and to.
@@ -177,7 +179,7 @@ func (s *Server) supervise(ctx context.Context) {
 			if ctx.Err() == nil {
 				s.cfg.Logger.ErrorContext(ctx, "private PostgreSQL does not start", "error", err, "next_try_in", delay)
 			}
-			if !wait(ctx, delay) {
+			if !wait.For(ctx, delay) {
 				return
 			}
 		}

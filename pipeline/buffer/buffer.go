@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -151,7 +152,7 @@ func (b *Buffer) admit(r request, now time.Time) (in *batch, at int, err error) 
 	}
 	if b.open == nil {
 		b.open = newBatch(now, b.requests)
-		b.nudgeOne()
+		wait.Nudge(b.nudge)
 	}
 	in, at = b.open, b.open.count
 	in.add(r)
@@ -168,14 +169,7 @@ func (b *Buffer) sealLocked(t trigger) {
 	b.open.trigger = t
 	b.sealed = append(b.sealed, b.open)
 	b.open = nil
-	b.nudgeOne()
-}
-
-func (b *Buffer) nudgeOne() {
-	select {
-	case b.nudge <- struct{}{}:
-	default:
-	}
+	wait.Nudge(b.nudge)
 }
 
 // Run writes batches until ctx ends; then it refuses new events, writes what it has, and returns nil. Writes are not
@@ -194,7 +188,7 @@ func (b *Buffer) Run(ctx context.Context) error {
 	b.closed = true
 	b.mu.Unlock()
 	for range b.cfg.MostWriters() {
-		b.nudgeOne()
+		wait.Nudge(b.nudge)
 	}
 	deadline := time.AfterFunc(b.cfg.DrainTimeout, func() { b.abandon(); cancel() })
 	writers.Wait()

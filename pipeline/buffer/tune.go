@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"sluice.example/sluice/internal/wait"
 )
 
 // Usage is what others have used since the process began.
@@ -99,7 +101,7 @@ func (b *Buffer) set(k knobs) {
 	defer b.mu.Unlock()
 	b.knobs = k
 	b.m.tuned(k)
-	b.nudgeOne() // there may be room for one more writer
+	wait.Nudge(b.nudge) // there may be room for one more writer
 }
 
 // limit is what keeps the rate from being higher.

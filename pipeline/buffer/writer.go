@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -75,10 +76,7 @@ func (b *Buffer) writer(ctx context.Context) {
 		clear(scratch) // the strings of the events are garbage now
 		scratch = scratch[:0]
 		if again {
-			select {
-			case <-time.After(retryPause):
-			case <-ctx.Done():
-			}
+			wait.For(ctx, retryPause)
 			b.mu.Lock()
 			b.resting--
 			b.mu.Unlock()
@@ -94,21 +92,21 @@ const retryPause = time.Second
 func (b *Buffer) next() *batch {
 	for {
 		b.mu.Lock()
-		taken, wait, done := b.takeLocked(time.Now())
+		taken, until, done := b.takeLocked(time.Now())
 		b.mu.Unlock()
 		if done {
-			b.nudgeOne() // the other writers are done too
+			wait.Nudge(b.nudge) // the other writers are done too
 			return nil
 		}
 		if taken != nil {
 			b.m.took(taken)
 			return taken
 		}
-		if wait == 0 {
+		if until == 0 {
 			<-b.nudge
 			continue
 		}
-		timer := time.NewTimer(wait)
+		timer := time.NewTimer(until)
 		select {
 		case <-b.nudge:
 		case <-timer.C:
@@ -124,7 +122,7 @@ func (b *Buffer) next() *batch {
 //
 // Rejected: letting every idle writer take at once (many small requests then make twice as many small batches, each
 // with the fixed cost of a transaction), and a fixed linger for all (a lone client waits in vain). See BenchmarkPolicy.
-func (b *Buffer) takeLocked(now time.Time) (taken *batch, wait time.Duration, done bool) {
+func (b *Buffer) takeLocked(now time.Time) (taken *batch, until time.Duration, done bool) {
 	switch {
 	case len(b.writing)+b.resting >= b.knobs.writers:
 		// Whoever writes or rests looks again afterwards.

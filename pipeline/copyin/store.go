@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"sluice.example/sluice/internal/wait"
 )
 
 // mode is how the next transaction goes about it.
@@ -33,7 +35,7 @@ func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
 		path = "suspects"
 	}
 	conflicted, unmade := false, 0
-	wait := firstPause
+	rest := firstPause
 	for {
 		known := b.duplicates
 		err := w.attempt(ctx, b, recorder, m)
@@ -93,7 +95,7 @@ func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
 		default:
 			w.m.retries.WithLabelValues(string(c)).Inc()
 		}
-		if err := pause(ctx, &wait); err != nil {
+		if err := pause(ctx, &rest); err != nil {
 			return err
 		}
 	}
@@ -109,17 +111,14 @@ const (
 	maxPause   = time.Second
 )
 
-// pause waits for a random share of d and doubles it.
+// pause waits for a random share of d and doubles it; the error is that of ctx.
 func pause(ctx context.Context, d *time.Duration) error {
-	timer := time.NewTimer(*d/2 + rand.N(*d/2))
-	defer timer.Stop()
+	share := *d/2 + rand.N(*d/2)
 	*d = min(2**d, maxPause)
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
+	if !wait.For(ctx, share) {
 		return ctx.Err()
 	}
+	return nil
 }
 
 // attempt is one transaction. The lock order is that of all stages: ids without a time, events, quarantine, then what
@@ -233,7 +232,7 @@ const outcomeSQL = `select coalesce(pg_xact_status($1::text::xid8), 'unknown')`
 // lost the transaction its id is given to another, whose end says nothing: so "committed" counts only where the rows are
 // there and bear the id.
 func (w *Writer) outcome(ctx context.Context, b *batch, doubt *inDoubt) (committed bool, err error) {
-	for wait := firstPause; ; {
+	for rest := firstPause; ; {
 		status, err := w.xactStatus(ctx, doubt.xid)
 		if err == nil && status == "committed" {
 			var ours bool
@@ -249,7 +248,7 @@ func (w *Writer) outcome(ctx context.Context, b *batch, doubt *inDoubt) (committ
 			w.m.inDoubt.WithLabelValues("unknown").Inc()
 			return false, errors.Join(doubt, err)
 		}
-		if perr := pause(ctx, &wait); perr != nil {
+		if perr := pause(ctx, &rest); perr != nil {
 			w.m.inDoubt.WithLabelValues("unknown").Inc()
 			return false, errors.Join(doubt, err)
 		}

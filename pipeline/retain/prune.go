@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"sluice.example/sluice/internal/wait"
 )
 
 // prunable is a table whose rows go when a time of theirs is over.
@@ -119,7 +121,7 @@ func (k *Keeper) batches(ctx context.Context, table string, f func(context.Conte
 		}
 		total += gone
 		k.metrics.pruned.WithLabelValues(table).Add(float64(gone))
-		if !ran || !more || !wait(ctx, time.Since(start)) {
+		if !ran || !more || !wait.For(ctx, time.Since(start)) {
 			return nil
 		}
 	}

@@ -16,6 +16,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"sluice.example/sluice/internal/wait"
 )
 
 // Keeper does the housekeeping.
@@ -48,7 +50,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 		if !k.pass(ctx) {
 			next = min(next, retryInterval)
 		}
-		if !wait(ctx, next) {
+		if !wait.For(ctx, next) {
 			return nil
 		}
 	}
@@ -123,14 +125,4 @@ func (k *Keeper) transaction(ctx context.Context, f func(context.Context, pgx.Tx
 		}
 		return f(ctx, tx)
 	})
-}
-
-// wait returns false where ctx ended first.
-func wait(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }
