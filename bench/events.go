@@ -154,10 +154,9 @@ func writeID(b []byte, u pipeline.UUID) {
 	hex.Encode(b[24:], u[10:16])
 }
 
-var copyEventsColumns = []string{"event_id", "tenant_id", "event_name", "occurred_at", "anonymous_id", "user_id", "session_id", "page_url", "referrer",
-	"user_agent", "properties", "received_at", "client_id"}
+var copyEventsColumns = strings.Split(pipeline.EventColumns, ", ")
 
-var copyEventsSQL = "copy events (" + strings.Join(copyEventsColumns, ", ") + ") from stdin (format binary)"
+const copyEventsSQL = "copy events (" + pipeline.EventColumns + ") from stdin (format binary)"
 
 // prepareRows gets the rows that the events become from PostgreSQL itself: as a binary COPY stream, so that playing it
 // costs no encoding at all, and in Go's types.

@@ -2,14 +2,14 @@ package copyin
 
 import (
 	"io"
+	"strings"
 
 	"sluice.example/sluice/internal/pgcopy"
 	"sluice.example/sluice/pipeline"
 )
 
 // columns are in the order of appendRow.
-var columns = []string{"event_id", "tenant_id", "event_name", "occurred_at", "anonymous_id", "user_id", "session_id",
-	"page_url", "referrer", "user_agent", "properties", "received_at", "client_id"}
+var columns = strings.Split(pipeline.EventColumns, ", ")
 
 // appendRow appends one row of a COPY of columns.
 func appendRow(b []byte, e *pipeline.Event) []byte {

@@ -4,14 +4,15 @@ import (
 	"context"
 	"iter"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"sluice.example/sluice/pipeline"
 )
 
-var copySQL = "copy events (" + strings.Join(columns, ", ") + ") from stdin (format binary)"
+const copySQL = "copy events (" + pipeline.EventColumns + ") from stdin (format binary)"
 
 func copyRows(ctx context.Context, tx pgx.Tx, b *batch, positions []int32, sql string) error {
 	conn := tx.Conn().PgConn()
@@ -157,7 +158,7 @@ func (b *batch) markDuplicates(of []int32) func(pgx.Rows) error {
 }
 
 // isolateSQL is one round trip for a COPY that may fail without ending the transaction.
-var isolateSQL = "savepoint isolate; " + copySQL + "; release savepoint isolate"
+const isolateSQL = "savepoint isolate; " + copySQL + "; release savepoint isolate"
 
 const undoSQL = `rollback to savepoint isolate`
 
