@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/schollz/progressbar/v3"
 
+	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/evaluate"
 )
@@ -44,7 +45,7 @@ func (o backtestOptions) period(now time.Time) (from, to time.Time, err error) {
 				return at.UTC()
 			}
 		}
-		if ago, durationErr := parseDuration(text); durationErr == nil {
+		if ago, durationErr := cli.ParseDuration(text); durationErr == nil {
 			return now.Add(-ago)
 		}
 		err = errors.Join(err, fmt.Errorf("--%s: %q is no time: use 2026-11-30, 2026-11-30T12:00:00Z, or how long ago, like 7d", name, text))
@@ -57,16 +58,16 @@ func (o backtestOptions) period(now time.Time) (from, to time.Time, err error) {
 	return from, to, err
 }
 
-func backtestRules(ctx context.Context, conn *pgx.Conn, o backtestOptions, file string, known evaluate.Known, env environment) error {
+func backtestRules(ctx context.Context, conn *pgx.Conn, o backtestOptions, file string, known evaluate.Known, env cli.Env) error {
 	b := backtest{samples: o.samples, json: o.json}
 	var err error
 	if o.maxLate != "" {
-		if b.maxLate, err = parseDuration(o.maxLate); err != nil || b.maxLate <= 0 {
-			return usageError{fmt.Errorf("--max-late: %q is no length of time like 2d", o.maxLate)}
+		if b.maxLate, err = cli.ParseDuration(o.maxLate); err != nil || b.maxLate <= 0 {
+			return cli.Usagef("--max-late: %q is no length of time like 2d", o.maxLate)
 		}
 	}
 	if b.from, b.to, err = o.period(time.Now().UTC()); err != nil {
-		return usageError{err}
+		return cli.Usage(err)
 	}
 	known.NoTests = true
 	if b.set, err = evaluate.Load(file, known); err != nil {
@@ -92,7 +93,7 @@ order by received_at, event_id`
 
 // run replays the events in the order in which they arrived. It begins as long before from as the rules remember, and
 // reports only what is decided from then on.
-func (b *backtest) run(ctx context.Context, conn *pgx.Conn, env environment) error {
+func (b *backtest) run(ctx context.Context, conn *pgx.Conn, env cli.Env) error {
 	sets := []*evaluate.Set{b.set}
 	if b.other != nil {
 		sets = append(sets, b.other)
@@ -123,8 +124,8 @@ func (b *backtest) run(ctx context.Context, conn *pgx.Conn, env environment) err
 		return fmt.Errorf("rules backtest: count events: %w", err)
 	}
 	bar := progressbar.DefaultSilent(total)
-	if env.terminal {
-		bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(env.stderr), progressbar.OptionSetDescription("backtest"),
+	if env.Terminal {
+		bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(env.Stderr), progressbar.OptionSetDescription("backtest"),
 			progressbar.OptionShowCount(), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
 	}
 	if err := b.feed(ctx, tx, start, names, replays, bar); err != nil {
@@ -137,11 +138,11 @@ func (b *backtest) run(ctx context.Context, conn *pgx.Conn, env environment) err
 	report := b.report(replays)
 	report.Events, report.RememberedFrom = total, start
 	if b.json {
-		out := json.NewEncoder(env.stdout)
+		out := json.NewEncoder(env.Stdout)
 		out.SetIndent("", "  ")
 		return out.Encode(report)
 	}
-	return report.print(env.stdout)
+	return report.print(env.Stdout)
 }
 
 func (b *backtest) lateBound() *time.Duration {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"sluice.example/sluice/bench"
+	"sluice.example/sluice/internal/cli"
 )
 
 const benchAbout = `Measures this machine: ingest, evaluation, claims, delivery and the whole way, each beside its floor in the same run, with
@@ -23,28 +24,28 @@ every event accounted for. It works in a database that it creates and drops, on 
 Exit status 1 says that events were lost or doubled. A missed floor is printed and fails nothing, since machines are
 busy with other things.`
 
-func benchCommand(ctx context.Context, args []string, env environment) error {
+func benchCommand(ctx context.Context, args []string, env cli.Env) error {
 	if len(args) > 0 {
 		switch args[0] {
 		case "ingest", "deliver":
 			return benchSweep(ctx, args[0], args[1:], env)
 		case "floor-server":
-			return bench.ServeFloor(ctx, env.stdout)
+			return bench.ServeFloor(ctx, env.Stdout)
 		case "floor-sender":
 			return benchSender(ctx, args[1:], env)
 		}
 	}
-	fs := newFlags(env, "bench", benchAbout, "pipeline bench --quick\npipeline bench ingest --sweep batch=500,2000,writers=1,2,4,linger=0,5ms")
+	fs := cli.NewFlags(env, "bench", benchAbout, "pipeline bench --quick\npipeline bench ingest --sweep batch=500,2000,writers=1,2,4,linger=0,5ms")
 	quick := fs.Bool("quick", false, "shorter and fewer rounds: for a first look")
 	database := fs.String("database-url", "", "`server` to measure, as a URL or key=value string; empty: a private one")
 	out := fs.String("out", filepath.Join("bench", "out"), "`folder` for report.json, report.html and figures.md")
 	figures := fs.String("figures", "", "`file` whose part between <!-- figures --> and <!-- /figures --> is rewritten with the tables")
-	rest, err := parseFlags(fs, args, math.MaxInt)
+	rest, err := cli.Parse(fs, args, math.MaxInt)
 	if err != nil {
 		return err
 	}
 	if len(rest) > 0 {
-		return usageError{fmt.Errorf("unexpected argument %q%s", rest[0], didYouMean(rest[0], []string{"ingest", "deliver"}))}
+		return cli.Usagef("unexpected argument %q%s", rest[0], cli.DidYouMean(rest[0], []string{"ingest", "deliver"}))
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -76,13 +77,13 @@ func benchCommand(ctx context.Context, args []string, env environment) error {
 			return err
 		}
 	}
-	if err := bench.WriteTable(env.stdout, report); err != nil {
+	if err := bench.WriteTable(env.Stdout, report); err != nil {
 		return err
 	}
 	if missed := report.Missed(); len(missed) > 0 {
-		fmt.Fprintf(env.stdout, "\n%d of the bounds were missed. That fails nothing: on a busy machine (load average above) take the figures again.\n", len(missed))
+		fmt.Fprintf(env.Stdout, "\n%d of the bounds were missed. That fails nothing: on a busy machine (load average above) take the figures again.\n", len(missed))
 	}
-	fmt.Fprintf(env.stdout, "\nCharts: %s. For machines: %s.\n", filepath.Join(*out, "report.html"), filepath.Join(*out, "report.json"))
+	fmt.Fprintf(env.Stdout, "\nCharts: %s. For machines: %s.\n", filepath.Join(*out, "report.html"), filepath.Join(*out, "report.json"))
 	if err := report.Err(); err != nil {
 		return fmt.Errorf("the books do not balance: %w", err)
 	}
@@ -116,13 +117,13 @@ func rewriteFigures(file string, report *bench.Report) error {
 }
 
 // benchSender is the floor of delivery, a process of its own; see bench.SendFloor.
-func benchSender(ctx context.Context, args []string, env environment) error {
-	fs := newFlags(env, "bench floor-sender", "Posts signed messages from memory.", "pipeline bench floor-sender --url http://127.0.0.1:9000")
+func benchSender(ctx context.Context, args []string, env cli.Env) error {
+	fs := cli.NewFlags(env, "bench floor-sender", "Posts signed messages from memory.", "pipeline bench floor-sender --url http://127.0.0.1:9000")
 	url := fs.String("url", "", "where to post")
 	messages := fs.Int("messages", 10_000, "how many")
 	connections := fs.Int("connections", 64, "over how many connections")
-	if _, err := parseFlags(fs, args, 0); err != nil {
+	if _, err := cli.Parse(fs, args, 0); err != nil {
 		return err
 	}
-	return bench.SendFloor(ctx, *url, *messages, *connections, env.stdout)
+	return bench.SendFloor(ctx, *url, *messages, *connections, env.Stdout)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sluice.example/sluice/bench"
+	"sluice.example/sluice/internal/cli"
 )
 
 const sweepAbout = `Measures one path at every combination of the settings in --sweep, in a database of its own that it creates and drops, and
@@ -21,13 +22,13 @@ goes on where it was interrupted. Every event is accounted for; exit status 1 sa
 A --sweep names axes and values: batch=500,2000,writers=1,2. ` + "\"pipeline plan\" reads the file."
 
 // benchSweep is "pipeline bench ingest" and "pipeline bench deliver".
-func benchSweep(ctx context.Context, kind string, args []string, env environment) error {
+func benchSweep(ctx context.Context, kind string, args []string, env cli.Env) error {
 	base := bench.Base{}
 	example := "pipeline bench ingest --sweep batch=500,1000,2000,writers=1,2,4,linger=0,5ms --out sweep.json"
 	if kind == "deliver" {
 		example = "pipeline bench deliver --sweep batch=500,1000,concurrency=64,256,lease=1m --receiver-latency 80ms --out deliver.json"
 	}
-	fs := newFlags(env, "bench "+kind, sweepAbout, example)
+	fs := cli.NewFlags(env, "bench "+kind, sweepAbout, example)
 	text := fs.String("sweep", "", "`axes` and their values; empty: one point, the program's defaults")
 	database := fs.String("database-url", "", "`server` to measure, as a URL or key=value string; empty: a private one")
 	out := fs.String("out", "", "`file` (JSON) to keep results in, and to go on from; a page of charts is written beside it")
@@ -44,23 +45,23 @@ func benchSweep(ctx context.Context, kind string, args []string, env environment
 		fs.DurationVar(&base.ReceiverLatency, "receiver-latency", 80*time.Millisecond, "how `long` the receiver takes for an answer")
 		fs.IntVar(&base.Messages, "messages", 20_000, "most `messages` in a round")
 	}
-	if _, err := parseFlags(fs, args, 0); err != nil {
+	if _, err := cli.Parse(fs, args, 0); err != nil {
 		return err
 	}
 	points, err := bench.ParseSweep(kind, *text)
 	if err != nil {
-		return usageError{fmt.Errorf("--sweep: %w", err)}
+		return cli.Usagef("--sweep: %w", err)
 	}
 	if kind == "ingest" {
 		if base.Shape.Matching, err = parseShare(matching); err != nil {
-			return usageError{fmt.Errorf("--matching: %w", err)}
+			return cli.Usagef("--matching: %w", err)
 		}
 		if base.Shape.Matching > 0 {
 			base.Rules = 20
 		}
 	}
 	if base.Rounds < 1 || base.Duration <= 0 || kind == "ingest" && base.Connections < 1 || kind == "deliver" && base.Messages < 1 {
-		return usageError{errors.New("--rounds, --duration, --connections and --messages have to be positive")}
+		return cli.Usage(errors.New("--rounds, --duration, --connections and --messages have to be positive"))
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -75,7 +76,7 @@ func benchSweep(ctx context.Context, kind string, args []string, env environment
 		}
 		return err
 	}
-	if err := printSweep(env.stdout, sweep); err != nil {
+	if err := printSweep(env.Stdout, sweep); err != nil {
 		return err
 	}
 	if *out != "" {
@@ -83,7 +84,7 @@ func benchSweep(ctx context.Context, kind string, args []string, env environment
 		if err := writeReport(page, func(f *os.File) error { return bench.WriteSweepHTML(f, sweep) }); err != nil {
 			return err
 		}
-		fmt.Fprintf(env.stdout, "Charts: %s. Next: pipeline plan --from %s\n", page, *out)
+		fmt.Fprintf(env.Stdout, "Charts: %s. Next: pipeline plan --from %s\n", page, *out)
 	}
 	if err := sweep.Err(); err != nil {
 		return fmt.Errorf("the books do not balance: %w", err)

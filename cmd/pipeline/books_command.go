@@ -10,17 +10,19 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"sluice.example/sluice/internal/cli"
 )
 
 // booksCommand asks a running pipeline for its books.
-func booksCommand(ctx context.Context, args []string, env environment) error {
-	fs := newFlags(env, "books", `Asks a running pipeline for its books: what it counted since it started beside what the database holds, per tenant,
+func booksCommand(ctx context.Context, args []string, env cli.Env) error {
+	fs := cli.NewFlags(env, "books", `Asks a running pipeline for its books: what it counted since it started beside what the database holds, per tenant,
 and the differences that have to be zero while nothing is on its way. It reads all events once. Exit status 1 where a
 difference is not zero.`, "pipeline books --admin http://127.0.0.1:9090")
 	admin := fs.String("admin", "http://127.0.0.1:9090", "`address` of the pipeline's admin.listen")
 	since := fs.String("since", "", "count in the database from this `mark` on, which an earlier answer gave; empty: since the process started")
 	asJSON := fs.Bool("json", false, "print the answer as JSON")
-	if _, err := parseFlags(fs, args, 0); err != nil {
+	if _, err := cli.Parse(fs, args, 0); err != nil {
 		return err
 	}
 	if !strings.Contains(*admin, "://") {
@@ -35,9 +37,9 @@ difference is not zero.`, "pipeline books --admin http://127.0.0.1:9090")
 		return fmt.Errorf("the answer of %s is no book: %w", *admin, err)
 	}
 	if *asJSON {
-		_, err = env.stdout.Write(body)
+		_, err = env.Stdout.Write(body)
 	} else {
-		err = printBooks(env.stdout, &answer)
+		err = printBooks(env.Stdout, &answer)
 	}
 	if err != nil {
 		return err
@@ -55,7 +57,7 @@ difference is not zero.`, "pipeline books --admin http://127.0.0.1:9090")
 func fetchBooks(ctx context.Context, address string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, cli.Usage(err)
 	}
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {

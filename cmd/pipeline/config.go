@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/pipeline/buffer"
 	"sluice.example/sluice/pipeline/claim"
 	"sluice.example/sluice/pipeline/copyin"
@@ -74,7 +75,7 @@ func defaultConfig() *config {
 // settings is the table of everything that can be set.
 func (c *config) settings() []*setting {
 	table := []*setting{
-		{key: "database-url", value: &c.databaseURL, mask: maskURL, doc: "PostgreSQL 14 or newer, as a URL or key=value string; DATABASE_URL sets it too. Empty: a private PostgreSQL under data-dir"},
+		{key: "database-url", value: &c.databaseURL, mask: cli.MaskURL, doc: "PostgreSQL 14 or newer, as a URL or key=value string; DATABASE_URL sets it too. Empty: a private PostgreSQL under data-dir"},
 		{key: "data-dir", value: &c.dataDir, doc: "folder of the private PostgreSQL; not used with a database-url"},
 		{key: "database.connections", value: &c.queryConns, unit: "connections", doc: "pool for everything but writing batches: claims, results, retention, readiness. The writers have a pool of their own, of buffer.writers or buffer.auto-writers"},
 		{key: "database.start-timeout", value: &c.startTimeout, doc: "how long a starting process waits for the database before it gives up"},
@@ -185,10 +186,10 @@ func (c *config) validate() error {
 	fault(c.readyFill <= 0 || c.readyFill > 1, "admin.ready-fill: %g; has to be over 0 and at most 1", c.readyFill)
 	fault(c.queryConns < 2, "database.connections: %d; has to be at least 2", c.queryConns)
 	fault(c.retain.Events > 0 && c.retain.Events < c.ingest.MaxAge,
-		"retain.events is %s and ingest.max-age %s: events would be stored only to be dropped; raise the first or lower the second", formatDuration(c.retain.Events), formatDuration(c.ingest.MaxAge))
+		"retain.events is %s and ingest.max-age %s: events would be stored only to be dropped; raise the first or lower the second", cli.FormatDuration(c.retain.Events), cli.FormatDuration(c.ingest.MaxAge))
 	fault(len(c.roles) == 0, "roles: empty; give any of %s", strings.Join(allRoles, ", "))
 	for _, r := range c.roles {
-		fault(!slices.Contains(allRoles, r), "roles: unknown role %q%s", r, didYouMean(r, allRoles))
+		fault(!slices.Contains(allRoles, r), "roles: unknown role %q%s", r, cli.DidYouMean(r, allRoles))
 	}
 	return errors.Join(errs...)
 }

@@ -7,42 +7,39 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"sluice.example/sluice/internal/cli"
 )
 
 // configCommand prints what "pipeline run" with the same file, environment and flags would use.
-func configCommand(_ context.Context, args []string, env environment) error {
+func configCommand(_ context.Context, args []string, env cli.Env) error {
 	cfg := defaultConfig()
 	settings, err := readConfig(cfg, "config", `Prints every setting in force and where it comes from: a flag, the environment, the file or the default, in this
 order of precedence. Secrets are masked. The output is a configuration file.`, "pipeline config --config pipeline.yaml --buffer.max-wait 2ms", args, env)
-	printSettings(env.stdout, settings) // what is in force helps to find what is wrong with it
+	printSettings(env.Stdout, settings) // what is in force helps to find what is wrong with it
 	return err
 }
 
-// readConfig fills cfg for a command that takes every setting, and validates it. It gives no settings where they could
+const settingsAbout = `
+
+The flags are settings: they stand under the same names in a configuration file, nested or dotted, and in the
+environment as PIPELINE_LISTEN and so on.`
+
+// readConfig fills cfg for a command that takes every setting, and validates it. It returns no settings where they could
 // not even be read.
-func readConfig(cfg *config, name, about, example string, args []string, env environment) ([]*setting, error) {
+func readConfig(cfg *config, name, about, example string, args []string, env cli.Env) ([]*setting, error) {
 	settings := cfg.settings()
-	rest, help, err := loadSettings(settings, args, env.environ)
-	if help {
-		fmt.Fprintf(env.stdout, "%s\n\nExample:\n%s\n\nFlags; in a file the same names, nested or dotted; in the environment as PIPELINE_LISTEN and so on:\n", about, indent(example))
-		fmt.Fprint(env.stdout, "  --config\n        configuration file (YAML)\n")
-		for _, s := range defaultConfig().settings() {
-			fmt.Fprintf(env.stdout, "  --%s\n        %s", s.key, s.doc)
-			if d := s.text(); d != "" {
-				fmt.Fprintf(env.stdout, " (default %s%s)", d, unitSuffix(s))
-			}
-			fmt.Fprintln(env.stdout)
-		}
-		return nil, flag.ErrHelp
+	fs := cli.NewFlags(env, name, about+settingsAbout, example)
+	flags := addFlags(fs, settings)
+	_, err := cli.Parse(fs, args, 0)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil, err
 	}
-	if err != nil {
-		return nil, usageError{err}
-	}
-	if len(rest) > 0 {
-		return nil, usageError{fmt.Errorf("unexpected argument %q", rest[0])}
+	if err := errors.Join(loadSettings(settings, flags(), env.Environ), err); err != nil {
+		return nil, cli.Usage(err)
 	}
 	if err := errors.Join(cfg.validate(), checkStages(cfg)); err != nil {
-		return settings, usageError{err}
+		return settings, cli.Usage(err)
 	}
 	return settings, nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/pipeline/buffer"
 )
 
@@ -25,19 +27,29 @@ func writeFile(t *testing.T, name, text string) string {
 func runCommand(t *testing.T, environ []string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	status = dispatch(context.Background(), args, environment{stdin: strings.NewReader(""), stdout: &out, stderr: &errOut, environ: environ})
+	status = program.Dispatch(context.Background(), args, cli.Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errOut, Environ: environ})
 	return status, out.String(), errOut.String()
+}
+
+// loadArgs loads settings from a command line and an environment.
+func loadArgs(t *testing.T, settings []*setting, args, environ []string) error {
+	t.Helper()
+	fs := cli.NewFlags(cli.Env{Stdout: io.Discard}, "test", "", "")
+	flags := addFlags(fs, settings)
+	if _, err := cli.Parse(fs, args, 0); err != nil {
+		t.Fatal(err)
+	}
+	return loadSettings(settings, flags(), environ)
 }
 
 func TestConfigPrecedence(t *testing.T) {
 	file := writeFile(t, "p.yaml", "listen: file:1\nadmin:\n  listen: file:2\nadmin.ready-fill: 0.5\ndrain-timeout: 1d\nlog: {level: warn}\nroles: [ingest, deliver]\n")
 	cfg := defaultConfig()
 	settings := cfg.settings()
-	rest, help, err := loadSettings(settings,
-		[]string{"--config", file, "--listen=flag:1", "-log.level", "debug"},
+	err := loadArgs(t, settings, []string{"--config", file, "--listen=flag:1", "-log.level", "debug"},
 		[]string{"PIPELINE_LISTEN=env:1", "PIPELINE_ADMIN_LISTEN=env:2", "HOME=/root", "PIPELINE_PORT_8080_TCP_ADDR=10.0.0.1", "PIPELINE_SERVICE_HOST=10.0.0.1"})
-	if err != nil || help || len(rest) > 0 {
-		t.Fatalf("loadSettings: rest %q, help %v, error %v", rest, help, err)
+	if err != nil {
+		t.Fatal(err)
 	}
 	source := map[string]string{}
 	for _, s := range settings {
@@ -119,7 +131,7 @@ func TestAutoSettings(t *testing.T) {
 	c := defaultConfig()
 	settings := c.settings()
 	args := []string{"--buffer.writers=3", "--buffer.max-wait", "0s", "--buffer.max-events=auto"}
-	if _, _, err := loadSettings(settings, args, []string{"PIPELINE_BUFFER_WRITERS=auto"}); err != nil {
+	if err := loadArgs(t, settings, args, []string{"PIPELINE_BUFFER_WRITERS=auto"}); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]string{"buffer.writers": "3", "buffer.max-wait": "0s", "buffer.max-events": "auto"}
@@ -131,7 +143,7 @@ func TestAutoSettings(t *testing.T) {
 	if c.buffer.MaxEvents != buffer.Auto || c.buffer.MostWriters() != 3 {
 		t.Errorf("%+v after %v, want auto for max-events and 3 writers", c.buffer, args)
 	}
-	if _, _, err := loadSettings(settings, []string{"--copyin.deadline=auto"}, nil); err == nil {
+	if err := loadArgs(t, settings, []string{"--copyin.deadline=auto"}, nil); err == nil {
 		t.Error("auto was taken for a setting that has no such thing")
 	}
 }
@@ -141,7 +153,7 @@ func TestConfigPrintsAFile(t *testing.T) {
 	destinations := writeFile(t, "it's: a # file.yaml", "")
 	_, first, errOut := runCommand(t, nil, "config", "--drain-timeout=90s", "--destinations", destinations)
 	again := defaultConfig().settings()
-	if _, _, err := loadSettings(again, []string{"--config", writeFile(t, "again.yaml", first)}, nil); err != nil {
+	if err := loadArgs(t, again, []string{"--config", writeFile(t, "again.yaml", first)}, nil); err != nil {
 		t.Fatalf("%v in what was printed:\n%s%s", err, first, errOut)
 	}
 	want := defaultConfig()
@@ -185,49 +197,18 @@ func TestEveryFieldIsASetting(t *testing.T) {
 	}
 }
 
-func TestParseValue(t *testing.T) {
-	var d time.Duration
-	var n int
-	for text, want := range map[string]time.Duration{"7d": 168 * time.Hour, "1d12h": 36 * time.Hour, "-0.5d": -12 * time.Hour, "90s": 90 * time.Second, "0": 0} {
-		if err := parseValue(&d, "", text); err != nil || d != want {
-			t.Errorf("parseValue(%q) = %v, %v; want %v", text, d, err, want)
-		}
-		if err := parseValue(&d, "", formatDuration(want)); err != nil || d != want {
-			t.Errorf("%v written as %q is read as %v, %v", want, formatDuration(want), d, err)
-		}
-	}
-	for text, want := range map[string]int{"65536": 65536, "64KiB": 65536, "256 MiB": 256 << 20, "1GB": 1e9, "8B": 8, "1_000": 1000} {
-		if err := parseValue(&n, "bytes", text); err != nil || n != want {
-			t.Errorf("parseValue(%q) = %v, %v; want %v", text, n, err, want)
-		}
-	}
-	for _, text := range []string{"", "1.5MiB", "9999999999GiB", "MiB", "64 apples"} {
-		if err := parseValue(&n, "bytes", text); err == nil {
-			t.Errorf("parseValue(%q) = %d; want an error", text, n)
-		}
-	}
-	if err := parseValue(&n, "events", "64KiB"); err == nil {
-		t.Error("a count of events took 64KiB")
-	}
-	for _, text := range []string{"", "d", "1d-2h", "3 days", "99999999999d"} {
-		if err := parseValue(&d, "", text); err == nil {
-			t.Errorf("parseValue(%q) = %v; want an error", text, d)
-		}
-	}
-}
-
 func TestHelp(t *testing.T) {
 	status, got, _ := runCommand(t, nil)
 	if status != 0 {
 		t.Errorf("without a command the status is %d, want 0", status)
 	}
-	for _, c := range commands {
-		if !strings.Contains(got, c.name) || !strings.Contains(got, c.help) {
-			t.Errorf("the list of commands lacks %q", c.name)
+	for _, c := range program.Commands {
+		if !strings.Contains(got, c.Name) || !strings.Contains(got, c.Help) {
+			t.Errorf("the list of commands lacks %q", c.Name)
 		}
-		status, help, errOut := runCommand(t, nil, c.name, "--help")
+		status, help, errOut := runCommand(t, nil, c.Name, "--help")
 		if status != 0 || !strings.Contains(help, "Example:\n  ") || errOut != "" {
-			t.Errorf("%s --help: status %d, stderr %q, want an example in\n%s", c.name, status, errOut, help)
+			t.Errorf("%s --help: status %d, stderr %q, want an example in\n%s", c.Name, status, errOut, help)
 		}
 	}
 	status, _, errOut := runCommand(t, nil, "confg")

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"sluice.example/sluice/internal/cli"
 )
 
 // databaseFlags adds the flags that say where the database is to a command with flags of its own. The returned func
@@ -21,15 +23,15 @@ func databaseFlags(fs *flag.FlagSet) func(environ []string) (*config, error) {
 	address := fs.String("database-url", "", "`URL` of the database; also DATABASE_URL")
 	dir := fs.String("data-dir", "", "`folder` of the private PostgreSQL (default .pipeline); not used with a database-url")
 	return func(environ []string) (*config, error) {
-		var args []string
+		flags := map[string]string{}
 		for key, value := range map[string]string{"config": *file, "database-url": *address, "data-dir": *dir} {
 			if value != "" {
-				args = append(args, "--"+key, value)
+				flags[key] = value
 			}
 		}
 		cfg := defaultConfig()
-		if _, _, err := loadSettings(cfg.settings(), args, environ); err != nil {
-			return nil, usageError{err}
+		if err := loadSettings(cfg.settings(), flags, environ); err != nil {
+			return nil, cli.Usage(err)
 		}
 		return cfg, nil
 	}

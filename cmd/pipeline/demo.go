@@ -17,6 +17,7 @@ import (
 	"github.com/sourcegraph/conc/pool"
 
 	"sluice.example/sluice/internal/child"
+	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/wait"
 )
 
@@ -31,19 +32,19 @@ type demoOptions struct {
 	keep       bool
 }
 
-func demoCommand(ctx context.Context, args []string, env environment) error {
+func demoCommand(ctx context.Context, args []string, env cli.Env) error {
 	o := demoOptions{}
-	fs := newFlags(env, "demo", demoAbout, "pipeline demo --visits 5000 --keep")
+	fs := cli.NewFlags(env, "demo", demoAbout, "pipeline demo --visits 5000 --keep")
 	fs.StringVar(&o.dir, "data-dir", demoDir(), "`folder` of the demo's own PostgreSQL, logs and settings; made anew each time")
 	fs.StringVar(&o.rules, "rules", filepath.Join("rules", "shop.yaml"), "rules `file`; whatever it sends goes to the demo's receiver")
 	fs.IntVar(&o.visits, "visits", 3000, "`visits` to the shop, each with about 7 events")
 	fs.Uint64Var(&o.seed, "seed", 1, "`seed` of the day")
 	fs.BoolVar(&o.keep, "keep", false, "stay up until Ctrl-C")
-	if _, err := parseFlags(fs, args, 0); err != nil {
+	if _, err := cli.Parse(fs, args, 0); err != nil {
 		return err
 	}
 	if o.visits < 1 || o.visits > 1_000_000 {
-		return usageError{fmt.Errorf("--visits: %d; has to be 1 to 1,000,000", o.visits)}
+		return cli.Usagef("--visits: %d; has to be 1 to 1,000,000", o.visits)
 	}
 	rules, err := filepath.Abs(o.rules)
 	if err != nil {
@@ -56,8 +57,8 @@ func demoCommand(ctx context.Context, args []string, env environment) error {
 	return runDemo(ctx, o, env)
 }
 
-func runDemo(ctx context.Context, o demoOptions, env environment) (err error) {
-	say := func(format string, args ...any) { fmt.Fprintf(env.stdout, format+"\n", args...) }
+func runDemo(ctx context.Context, o demoOptions, env cli.Env) (err error) {
+	say := func(format string, args ...any) { fmt.Fprintf(env.Stdout, format+"\n", args...) }
 	if err := makeDemoDir(o.dir); err != nil {
 		return err
 	}
@@ -105,7 +106,7 @@ func runDemo(ctx context.Context, o demoOptions, env environment) (err error) {
 	if err := r.collect(ctx, pipe, receiver); err != nil {
 		return err
 	}
-	r.print(env.stdout)
+	r.print(env.Stdout)
 	faults := r.faults()
 	for _, f := range faults {
 		say("  WRONG: %s", f)
@@ -115,12 +116,12 @@ func runDemo(ctx context.Context, o demoOptions, env environment) (err error) {
 	}
 	say("  the books balance\n")
 	if o.keep {
-		r.printGoOn(env.stdout, pipe, receiver)
+		r.printGoOn(env.Stdout, pipe, receiver)
 		say("\nStaying up until Ctrl-C.")
 		<-ctx.Done()
 		return nil
 	}
-	printRestart(env.stdout, o, receiver)
+	printRestart(env.Stdout, o, receiver)
 	return nil
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/evaluate"
 )
@@ -27,12 +28,12 @@ what is still remembered, and says so where that does not tell any more. A messa
 An event is looked up in every partition, and its messages among those made since it arrived; only a key that was used before is looked for in the
 whole outbox.`
 
-func explainCommand(ctx context.Context, args []string, env environment) error {
-	fs := newFlags(env, "explain", explainAbout, "pipeline explain order-4711 --rules rules/shop.yaml\npipeline explain 12345")
+func explainCommand(ctx context.Context, args []string, env cli.Env) error {
+	fs := cli.NewFlags(env, "explain", explainAbout, "pipeline explain order-4711 --rules rules/shop.yaml\npipeline explain 12345")
 	tenant := fs.Int("tenant", 1, "`id` of the tenant that the event belongs to")
 	rules := fs.String("rules", "", "rules `file` (default: the configured one)")
 	settings := databaseFlags(fs)
-	rest, err := parseFlags(fs, args, 1)
+	rest, err := cli.Parse(fs, args, 1)
 	if err != nil {
 		return err
 	}
@@ -40,14 +41,14 @@ func explainCommand(ctx context.Context, args []string, env environment) error {
 		fs.Usage()
 		return flag.ErrHelp
 	}
-	cfg, err := settings(env.environ)
+	cfg, err := settings(env.Environ)
 	if err != nil {
 		return err
 	}
 	if *rules != "" {
 		cfg.evaluate.Rules = *rules
 	}
-	x := explainer{out: env.stdout, tenant: int32(*tenant)}
+	x := explainer{out: env.Stdout, tenant: int32(*tenant)}
 	if cfg.evaluate.Rules != "" {
 		known, err := knownNames(cfg)
 		if err != nil {
@@ -297,14 +298,14 @@ func (x *explainer) messages(ctx context.Context, where string, args ...any) (n 
 		}
 		switch {
 		case m.finished != nil && m.status == "sent":
-			x.say("  sent at %s, after %s", stamp(*m.finished), counted(m.attempts, "attempt"))
+			x.say("  sent at %s, after %s", stamp(*m.finished), cli.Count(m.attempts, "attempt"))
 		case m.finished != nil && m.status == "skipped":
 			x.say("  skipped at %s: %s", stamp(*m.finished), m.lastError)
 			if why := recheckReasons[m.lastError]; m.rechecked && why != "" {
 				x.say("  That was the look just before sending, at whether the decision still held: %s. It was not sent, and will not be.", why)
 			}
 		case m.status == "dead":
-			x.say("  given up after %s: %s\n  Next: nothing, unless someone runs pipeline outbox retry.", counted(m.attempts, "attempt"), short(m.lastError))
+			x.say("  given up after %s: %s\n  Next: nothing, unless someone runs pipeline outbox retry.", cli.Count(m.attempts, "attempt"), short(m.lastError))
 		case m.locked != nil && m.locked.After(m.now):
 			x.say("  a worker has it until %s", stamp(*m.locked))
 		case m.runAfter.After(m.now):

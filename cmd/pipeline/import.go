@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/sourcegraph/conc/pool"
+
+	"sluice.example/sluice/internal/cli"
 )
 
 type importOptions struct {
@@ -34,11 +36,11 @@ there. "-" reads standard input, which can't be resumed. An event without event_
 the input, the line's number and its text, so repeating an import, in whole or in part, stores nothing twice.
 Events that the pipeline refuses go to FILE.rejected.ndjson, with line and reason, and the exit status is 3.`
 
-func importCommand(ctx context.Context, args []string, env environment) error {
+func importCommand(ctx context.Context, args []string, env cli.Env) error {
 	var o importOptions
-	fs := newFlags(env, "import", importAbout, "pipeline import events.ndjson --to http://127.0.0.1:8080\ngunzip -c day.ndjson.gz | pipeline import -")
+	fs := cli.NewFlags(env, "import", importAbout, "pipeline import events.ndjson --to http://127.0.0.1:8080\ngunzip -c day.ndjson.gz | pipeline import -")
 	fs.StringVar(&o.to, "to", "http://127.0.0.1:8080", "`URL` of the pipeline")
-	fs.StringVar(&o.writeKey, "write-key", variable(env.environ, "SLUICE_WRITE_KEY"), "`key` of the tenant; better set in the environment as SLUICE_WRITE_KEY")
+	fs.StringVar(&o.writeKey, "write-key", env.Variable("SLUICE_WRITE_KEY"), "`key` of the tenant; better set in the environment as SLUICE_WRITE_KEY")
 	fs.IntVar(&o.batch, "batch", 500, "`events` in a request")
 	fs.IntVar(&o.requests, "requests", 4, "`requests` in flight")
 	fs.DurationVar(&o.retryFor, "retry-for", 10*time.Minute, "how `long` to go on when the pipeline is full or away")
@@ -46,31 +48,31 @@ func importCommand(ctx context.Context, args []string, env environment) error {
 	fs.StringVar(&o.rejected, "rejected", "", "`file` for refused events (default FILE.rejected.ndjson; none for standard input)")
 	fs.DurationVar(&o.showEvery, "progress-every", 5*time.Second, "how `long` between two lines of progress without a terminal")
 	fs.Lookup("write-key").DefValue = ""
-	rest, err := parseFlags(fs, args, 1)
+	rest, err := cli.Parse(fs, args, 1)
 	if err != nil {
 		return err
 	}
 	if len(rest) != 1 {
-		return usageError{errors.New("give one FILE, or - for standard input")}
+		return cli.Usage(errors.New("give one FILE, or - for standard input"))
 	}
 	target, err := url.Parse(o.to)
 	switch {
 	case err != nil || target.Host == "" || target.Scheme != "http" && target.Scheme != "https":
-		return usageError{fmt.Errorf("--to: %q is no http or https URL", o.to)}
+		return cli.Usagef("--to: %q is no http or https URL", o.to)
 	case o.batch < 1 || o.batch > 10_000:
-		return usageError{fmt.Errorf("--batch: %d; has to be 1 to 10,000", o.batch)}
+		return cli.Usagef("--batch: %d; has to be 1 to 10,000", o.batch)
 	case o.requests < 1 || o.requests > 256:
-		return usageError{fmt.Errorf("--requests: %d; has to be 1 to 256", o.requests)}
+		return cli.Usagef("--requests: %d; has to be 1 to 256", o.requests)
 	case o.showEvery <= 0:
-		return usageError{fmt.Errorf("--progress-every: %s; has to be positive", o.showEvery)}
+		return cli.Usagef("--progress-every: %s; has to be positive", o.showEvery)
 	}
 	return runImport(ctx, o, target.JoinPath("/v1/events").String(), rest[0], env)
 }
 
 // runImport joins the three parts: one reader cuts the input into batches, o.requests senders post them, and the
 // ledger puts what came back in the input's order, so that the checkpoint always names an acknowledged prefix.
-func runImport(ctx context.Context, o importOptions, endpoint, name string, env environment) (err error) {
-	source := env.stdin
+func runImport(ctx context.Context, o importOptions, endpoint, name string, env cli.Env) (err error) {
+	source := env.Stdin
 	ledger := &importLedger{rejectedFile: o.rejected}
 	if name != "-" {
 		file, err := os.Open(name)
@@ -88,11 +90,11 @@ func runImport(ctx context.Context, o importOptions, endpoint, name string, env 
 		return err
 	}
 	if ledger.complete() {
-		fmt.Fprintf(env.stdout, "import: %s was imported completely before; --restart sends it again\n", name)
+		fmt.Fprintf(env.Stdout, "import: %s was imported completely before; --restart sends it again\n", name)
 		return ledger.outcome()
 	}
 	if ledger.point.Offset > 0 {
-		fmt.Fprintf(env.stdout, "import: going on after line %d\n", ledger.point.Line)
+		fmt.Fprintf(env.Stdout, "import: going on after line %d\n", ledger.point.Line)
 	}
 	if err := ledger.openRejected(); err != nil {
 		return err
@@ -159,7 +161,7 @@ func runImport(ctx context.Context, o importOptions, endpoint, name string, env 
 	}
 	progress.finish()
 	p := ledger.point
-	fmt.Fprintf(env.stdout, "import: %d lines in %s: %d stored, %d duplicate, %d rejected\n", p.Line-before.Line,
+	fmt.Fprintf(env.Stdout, "import: %d lines in %s: %d stored, %d duplicate, %d rejected\n", p.Line-before.Line,
 		time.Since(start).Round(time.Millisecond), p.Stored-before.Stored, p.Duplicate-before.Duplicate, p.Rejected-before.Rejected)
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		err = errors.New("interrupted")

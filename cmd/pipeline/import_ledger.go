@@ -9,6 +9,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"sluice.example/sluice/internal/cli"
 )
 
 // checkpoint is how far a file is imported; it lies beside the file as FILE.import.
@@ -115,7 +117,7 @@ func (l *importLedger) outcome() error {
 	if l.rejectedFile != "" {
 		where = "; see " + l.rejectedFile
 	}
-	return exitError{fmt.Errorf("%d events were rejected%s", l.point.Rejected, where), 3}
+	return cli.ExitError{Err: fmt.Errorf("%d events were rejected%s", l.point.Rejected, where), Status: 3}
 }
 
 // openRejected makes the file of refused events as long as the checkpoint says, so that a line is never in it twice.

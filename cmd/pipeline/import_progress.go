@@ -6,11 +6,13 @@ import (
 	"time"
 
 	"github.com/schollz/progressbar/v3"
+
+	"sluice.example/sluice/internal/cli"
 )
 
 // importProgress shows how far an import is: a bar for a person, a line now and then for a log.
 type importProgress struct {
-	env   environment
+	env   cli.Env
 	size  int64
 	every time.Duration
 	bar   *progressbar.ProgressBar // nil without a terminal
@@ -20,14 +22,14 @@ type importProgress struct {
 	noticeAt time.Time
 }
 
-func newProgress(env environment, size, offset int64, every time.Duration) *importProgress {
+func newProgress(env cli.Env, size, offset int64, every time.Duration) *importProgress {
 	p := &importProgress{env: env, size: size, every: every, shownAt: time.Now()}
-	if env.terminal {
+	if env.Terminal {
 		total := size
 		if total == 0 {
 			total = -1 // unknown: a spinner
 		}
-		p.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(env.stderr), progressbar.OptionShowBytes(true),
+		p.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(env.Stderr), progressbar.OptionShowBytes(true),
 			progressbar.OptionSetDescription("import"), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
 		_ = p.bar.Set64(offset) // drawing is not worth failing for
 	}
@@ -49,7 +51,7 @@ func (p *importProgress) show(c checkpoint) {
 	if p.size > 0 {
 		share = fmt.Sprintf(" (%d %%)", c.Offset*100/p.size)
 	}
-	fmt.Fprintf(p.env.stderr, "import: line %d%s, %d stored, %d duplicate, %d rejected\n", c.Line, share, c.Stored, c.Duplicate, c.Rejected)
+	fmt.Fprintf(p.env.Stderr, "import: line %d%s, %d stored, %d duplicate, %d rejected\n", c.Line, share, c.Stored, c.Duplicate, c.Rejected)
 }
 
 // notice says why nothing moves, at most once a second.
@@ -63,7 +65,7 @@ func (p *importProgress) notice(text string) {
 	if p.bar != nil {
 		_ = p.bar.Clear()
 	}
-	fmt.Fprintf(p.env.stderr, "import: %s\n", text)
+	fmt.Fprintf(p.env.Stderr, "import: %s\n", text)
 }
 
 func (p *importProgress) finish() {

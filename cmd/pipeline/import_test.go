@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"sluice.example/sluice/internal/cli"
 )
 
 // fakeDoor answers POST /v1/events as the pipeline does: it knows duplicates by event_id, rejects events named "bad",
@@ -180,7 +182,7 @@ func TestImportInterrupted(t *testing.T) {
 	}
 	file := writeFile(t, "in.ndjson", importLines(1000))
 	var out, errOut bytes.Buffer
-	status := dispatch(ctx, []string{"import", file, "--to", d.URL, "--batch=10", "--requests=1"}, environment{stdout: &out, stderr: &errOut})
+	status := program.Dispatch(ctx, []string{"import", file, "--to", d.URL, "--batch=10", "--requests=1"}, cli.Env{Stdout: &out, Stderr: &errOut})
 	var c checkpoint
 	text, err := os.ReadFile(file + ".import")
 	if err == nil {
@@ -261,7 +263,7 @@ func TestImportStandardInput(t *testing.T) {
 	d := startDoor(t)
 	for range 2 {
 		var out bytes.Buffer
-		status := dispatch(context.Background(), []string{"import", "-", "--to", d.URL}, environment{stdin: strings.NewReader(importLines(20)), stdout: &out, stderr: &out})
+		status := program.Dispatch(context.Background(), []string{"import", "-", "--to", d.URL}, cli.Env{Stdin: strings.NewReader(importLines(20)), Stdout: &out, Stderr: &out})
 		if status != 0 || len(d.stored) != 20 {
 			t.Fatalf("status %d, %d stored\n%s", status, len(d.stored), out.String())
 		}

@@ -2,19 +2,21 @@ package main
 
 import (
 	"log/slog"
+
+	"sluice.example/sluice/internal/cli"
 )
 
 // newLogger writes text for a person at a terminal and JSON otherwise, to stderr.
-func newLogger(env environment, cfg *config) *slog.Logger {
+func newLogger(env cli.Env, cfg *config) *slog.Logger {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(cfg.logLevel)); err != nil {
 		level = slog.LevelInfo // validated before
 	}
 	options := &slog.HandlerOptions{Level: level}
-	if cfg.logFormat == "text" || cfg.logFormat == "auto" && env.terminal {
-		return slog.New(slog.NewTextHandler(env.stderr, options))
+	if cfg.logFormat == "text" || cfg.logFormat == "auto" && env.Terminal {
+		return slog.New(slog.NewTextHandler(env.Stderr, options))
 	}
-	return slog.New(slog.NewJSONHandler(env.stderr, options))
+	return slog.New(slog.NewJSONHandler(env.Stderr, options))
 }
 
 // logSettings records what is in force, secrets masked: what differs from the defaults, since the rest is in the

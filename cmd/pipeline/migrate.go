@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
+
+	"sluice.example/sluice/internal/cli"
 )
 
 // migrateCommand brings the schema up to date and ends; "pipeline run" does the same at its start.
-func migrateCommand(ctx context.Context, args []string, env environment) error {
+func migrateCommand(ctx context.Context, args []string, env cli.Env) error {
 	cfg := defaultConfig()
 	_, err := readConfig(cfg, "migrate", `Applies the migrations that the database lacks, one transaction each, and ends. Several processes may do so at once.
 "pipeline run" does the same at its start.`, "DATABASE_URL=postgres://owner@db/events pipeline migrate", args, env)
@@ -21,14 +23,14 @@ func migrateCommand(ctx context.Context, args []string, env environment) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(env.stdout, "migrate: %d applied\n", applied)
+		fmt.Fprintf(env.Stdout, "migrate: %d applied\n", applied)
 		return nil
 	}
 	db, err := openDatabase(ctx, cfg, log)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(env.stdout, "migrate: the private PostgreSQL under %s is up to date\n", cfg.dataDir)
+	fmt.Fprintf(env.Stdout, "migrate: the private PostgreSQL under %s is up to date\n", cfg.dataDir)
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.drainTimeout)
 	defer cancel()
 	return db.close(stop)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline/claim"
 
@@ -39,15 +40,15 @@ type outboxOptions struct {
 	yes    bool
 }
 
-func outboxCommand(ctx context.Context, args []string, env environment) error {
+func outboxCommand(ctx context.Context, args []string, env cli.Env) error {
 	var o outboxOptions
-	fs := newFlags(env, "outbox", outboxAbout, `pipeline outbox list --status dead --destination crm
+	fs := cli.NewFlags(env, "outbox", outboxAbout, `pipeline outbox list --status dead --destination crm
 pipeline outbox show 1017
 pipeline outbox retry --destination crm --error "HTTP 410" --newer 2d --rate 50 --yes
 pipeline outbox discard 1017 1018 --yes`)
 	duration := func(name, usage string, target *time.Duration) {
 		fs.Func(name, usage, func(s string) (err error) {
-			*target, err = parseDuration(s)
+			*target, err = cli.ParseDuration(s)
 			return err
 		})
 	}
@@ -64,7 +65,7 @@ pipeline outbox discard 1017 1018 --yes`)
 		known := []string{"pending", "failed", "sent", "skipped", "dead"}
 		for status := range strings.SplitSeq(s, ",") {
 			if !slices.Contains(known, status) {
-				return fmt.Errorf("unknown status %q%s", status, didYouMean(status, known))
+				return fmt.Errorf("unknown status %q%s", status, cli.DidYouMean(status, known))
 			}
 			o.filter.Statuses = append(o.filter.Statuses, status)
 		}
@@ -79,45 +80,45 @@ pipeline outbox discard 1017 1018 --yes`)
 	fs.BoolVar(&o.asJSON, "json", false, "list and show as JSON, one message a line")
 	fs.BoolVar(&o.yes, "yes", false, "do it, do not only say what would be done")
 	settings := databaseFlags(fs)
-	action, rest, err := parseAction(fs, args, map[string]int{"list": 0, "show": 1, "retry": math.MaxInt, "discard": math.MaxInt})
+	action, rest, err := cli.ParseAction(fs, args, map[string]int{"list": 0, "show": 1, "retry": math.MaxInt, "discard": math.MaxInt})
 	if err != nil {
 		return err
 	}
 	for _, text := range rest {
 		id, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return usageError{fmt.Errorf("unexpected argument %q", text)}
+			return cli.Usagef("unexpected argument %q", text)
 		}
 		o.filter.IDs = append(o.filter.IDs, id)
 	}
 	switch {
 	case action == "show" && len(o.filter.IDs) != 1:
-		return usageError{errors.New("give the id of one message")}
+		return cli.Usage(errors.New("give the id of one message"))
 	case !(o.rate > 0):
-		return usageError{fmt.Errorf("--rate: %g; has to be above 0", o.rate)}
+		return cli.Usagef("--rate: %g; has to be above 0", o.rate)
 	case o.limit < 1:
-		return usageError{fmt.Errorf("--limit: %d; has to be above 0", o.limit)}
+		return cli.Usagef("--limit: %d; has to be above 0", o.limit)
 	}
-	cfg, err := settings(env.environ)
+	cfg, err := settings(env.Environ)
 	if err != nil {
 		return err
 	}
 	return withDatabase(ctx, cfg, func(conn *pgx.Conn) error {
 		switch action {
 		case "list":
-			return listOutbox(ctx, conn, o, env.stdout)
+			return listOutbox(ctx, conn, o, env.Stdout)
 		case "show":
-			return showOutbox(ctx, conn, o, env.stdout)
+			return showOutbox(ctx, conn, o, env.Stdout)
 		case "retry":
 			if o.filter.Statuses == nil {
 				o.filter.Statuses = []string{"dead"}
 			}
-			return changeOutbox(ctx, conn, o, "retried", claim.Retry, env.stdout)
+			return changeOutbox(ctx, conn, o, "retried", claim.Retry, env.Stdout)
 		}
 		if o.filter.Statuses == nil {
 			o.filter.Statuses = []string{"pending", "failed", "dead"}
 		}
-		return changeOutbox(ctx, conn, o, "discarded", claim.Discard, env.stdout)
+		return changeOutbox(ctx, conn, o, "discarded", claim.Discard, env.Stdout)
 	})
 }
 

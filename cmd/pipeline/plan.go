@@ -11,16 +11,17 @@ import (
 
 	"sluice.example/sluice/bench"
 	"sluice.example/sluice/bench/capacity"
+	"sluice.example/sluice/internal/cli"
 )
 
 const planAbout = `Turns measurements into advice: the settings to use for a target, what limits first and at what rate, and what the target
 takes in machines, cores, connections, memory and disk. Every number says where it comes from; what the measurements do
 not reach is an open question with the command that answers it. docs/planning.md explains the way.`
 
-func planCommand(_ context.Context, args []string, env environment) error {
+func planCommand(_ context.Context, args []string, env cli.Env) error {
 	t := capacity.Target{}
 	var from []string
-	fs := newFlags(env, "plan", planAbout, `pipeline bench ingest --sweep batch=500,2000,writers=1,2,4 --out ingest.json
+	fs := cli.NewFlags(env, "plan", planAbout, `pipeline bench ingest --sweep batch=500,2000,writers=1,2,4 --out ingest.json
 pipeline bench deliver --sweep concurrency=64,256 --receiver-latency 80ms --out deliver.json
 pipeline plan --from ingest.json --from deliver.json --rate 30000 --matching 5% --receiver 80ms --p99 100ms`)
 	fs.Func("from", "`file` of a sweep; give it twice for ingest and deliver", func(s string) error { from = append(from, s); return nil })
@@ -32,7 +33,7 @@ pipeline plan --from ingest.json --from deliver.json --rate 30000 --matching 5% 
 	fs.IntVar(&t.NodeCores, "node-cores", 0, "`cores` of a machine that runs the program; 0: as measured")
 	fs.Float64Var(&t.Retention, "retention", 30, "`days` that events are kept")
 	asJSON := fs.Bool("json", false, "print the plan as JSON")
-	_, err := parseFlags(fs, args, 0)
+	_, err := cli.Parse(fs, args, 0)
 	if err != nil {
 		return err
 	}
@@ -52,7 +53,7 @@ pipeline plan --from ingest.json --from deliver.json --rate 30000 --matching 5% 
 		errs = append(errs, fmt.Errorf("--headroom: %q has to be 0%% to 90%%", *headroom))
 	}
 	if len(errs) > 0 {
-		return usageError{errors.Join(errs...)}
+		return cli.Usage(errors.Join(errs...))
 	}
 	sweeps := map[string]*bench.Sweep{}
 	for _, file := range from {
@@ -61,23 +62,23 @@ pipeline plan --from ingest.json --from deliver.json --rate 30000 --matching 5% 
 			return err
 		}
 		if sweeps[s.Kind] != nil {
-			return usageError{fmt.Errorf("--from: two sweeps of %s", s.Kind)}
+			return cli.Usagef("--from: two sweeps of %s", s.Kind)
 		}
 		sweeps[s.Kind] = s
 	}
 	if sweeps["ingest"] == nil {
-		return usageError{errors.New("--from: no ingest sweep among the files")}
+		return cli.Usage(errors.New("--from: no ingest sweep among the files"))
 	}
 	plan, err := capacity.Make(sweeps["ingest"], sweeps["deliver"], t)
 	if err != nil {
 		return err
 	}
 	if *asJSON {
-		e := json.NewEncoder(env.stdout)
+		e := json.NewEncoder(env.Stdout)
 		e.SetIndent("", "  ")
 		return e.Encode(plan)
 	}
-	return printPlan(env.stdout, plan, t)
+	return printPlan(env.Stdout, plan, t)
 }
 
 func printPlan(w io.Writer, p *capacity.Plan, t capacity.Target) error {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -29,35 +30,35 @@ type quarantineFilter struct {
 	before   time.Duration
 }
 
-func quarantineCommand(ctx context.Context, args []string, env environment) error {
+func quarantineCommand(ctx context.Context, args []string, env cli.Env) error {
 	var f quarantineFilter
-	fs := newFlags(env, "quarantine", quarantineAbout, "pipeline quarantine export refused.ndjson --sqlstate 22P05\npipeline quarantine delete --before 30d --yes")
+	fs := cli.NewFlags(env, "quarantine", quarantineAbout, "pipeline quarantine export refused.ndjson --sqlstate 22P05\npipeline quarantine delete --before 30d --yes")
 	fs.IntVar(&f.tenant, "tenant", 0, "only this tenant's `id`; 0 is all")
 	fs.StringVar(&f.sqlstate, "sqlstate", "", "only this `code` of PostgreSQL")
 	fs.StringVar(&f.event, "event", "", "only this event `id`, as it was sent or as a UUID")
 	fs.Func("before", "only what is there for `longer` than this, such as 12h or 30d", func(s string) (err error) {
-		f.before, err = parseDuration(s)
+		f.before, err = cli.ParseDuration(s)
 		return err
 	})
 	limit := fs.Int("limit", 50, "most `rows` to list")
 	yes := fs.Bool("yes", false, "delete, do not only say how many")
 	settings := databaseFlags(fs)
-	action, rest, err := parseAction(fs, args, map[string]int{"list": 0, "export": 1, "delete": 0})
+	action, rest, err := cli.ParseAction(fs, args, map[string]int{"list": 0, "export": 1, "delete": 0})
 	if err != nil {
 		return err
 	}
-	cfg, err := settings(env.environ)
+	cfg, err := settings(env.Environ)
 	if err != nil {
 		return err
 	}
 	return withDatabase(ctx, cfg, func(conn *pgx.Conn) error {
 		switch action {
 		case "list":
-			return listQuarantine(ctx, conn, f, *limit, env.stdout)
+			return listQuarantine(ctx, conn, f, *limit, env.Stdout)
 		case "export":
 			return exportQuarantine(ctx, conn, f, append(rest, "-")[0], env)
 		}
-		return deleteQuarantine(ctx, conn, f, *yes, env.stdout)
+		return deleteQuarantine(ctx, conn, f, *yes, env.Stdout)
 	})
 }
 
@@ -104,8 +105,8 @@ func listQuarantine(ctx context.Context, conn *pgx.Conn, f quarantineFilter, lim
 
 const exportQuarantineSQL = `select event` + quarantineWhereSQL + ` order by quarantined_at, event_id`
 
-func exportQuarantine(ctx context.Context, conn *pgx.Conn, f quarantineFilter, name string, env environment) (err error) {
-	out := env.stdout
+func exportQuarantine(ctx context.Context, conn *pgx.Conn, f quarantineFilter, name string, env cli.Env) (err error) {
+	out := env.Stdout
 	if name != "-" {
 		file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
@@ -128,7 +129,7 @@ func exportQuarantine(ctx context.Context, conn *pgx.Conn, f quarantineFilter, n
 	}); err != nil {
 		return err
 	}
-	fmt.Fprintf(env.stderr, "quarantine: %d events exported\n", n)
+	fmt.Fprintf(env.Stderr, "quarantine: %d events exported\n", n)
 	return buffered.Flush()
 }
 

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline/inbox"
 )
@@ -32,9 +33,9 @@ type receiverOptions struct {
 	seed                   uint64
 }
 
-func receiverCommand(ctx context.Context, args []string, env environment) error {
+func receiverCommand(ctx context.Context, args []string, env cli.Env) error {
 	var o receiverOptions
-	fs := newFlags(env, "receiver", `A webhook sink for trials and tests. Every POST is a message: its signatures are verified, its idempotency key is
+	fs := cli.NewFlags(env, "receiver", `A webhook sink for trials and tests. Every POST is a message: its signatures are verified, its idempotency key is
 remembered, and it fails as told. GET /stats counts, GET /messages shows the last bodies, GET /healthz answers ok.
 Secrets come from the environment: RECEIVER_WEBHOOK_SECRET (whsec_..., Standard Webhooks) and RECEIVER_SECRET
 (X-Signature). A form without a secret is not checked.`,
@@ -48,35 +49,35 @@ Secrets come from the environment: RECEIVER_WEBHOOK_SECRET (whsec_..., Standard 
 	fs.IntVar(&o.keepKeys, "keep-keys", 1_000_000, "idempotency `keys` to remember; about 100 bytes each")
 	fs.IntVar(&o.keepMessages, "keep-messages", 100, "`messages` to show at /messages; at most 16 KiB each")
 	fs.Uint64Var(&o.seed, "seed", 0, "`seed` of the random choices; 0 takes a new one each time")
-	_, err := parseFlags(fs, args, 0)
+	_, err := cli.Parse(fs, args, 0)
 	if err != nil {
 		return err
 	}
-	if o.verifiers, err = receiverVerifiers(env.environ); err != nil {
-		return usageError{err}
+	if o.verifiers, err = receiverVerifiers(env); err != nil {
+		return cli.Usage(err)
 	}
 	r, err := newReceiver(o)
 	if err != nil {
-		return usageError{err}
+		return cli.Usage(err)
 	}
 	l, err := net.Listen("tcp", *listen)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(env.stdout, "receiver: listening on http://%s, verifying %d signature forms\n", l.Addr(), len(o.verifiers))
+	fmt.Fprintf(env.Stdout, "receiver: listening on http://%s, verifying %d signature forms\n", l.Addr(), len(o.verifiers))
 	return serveHTTP(ctx, l, r.handler(), 5*time.Second)
 }
 
-func receiverVerifiers(environ []string) (all []inbox.Verifier, err error) {
+func receiverVerifiers(env cli.Env) (all []inbox.Verifier, err error) {
 	var errs []error
-	if s := variable(environ, "RECEIVER_WEBHOOK_SECRET"); s != "" {
+	if s := env.Variable("RECEIVER_WEBHOOK_SECRET"); s != "" {
 		v, err := inbox.NewStandardWebhooks(s)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("RECEIVER_WEBHOOK_SECRET: %w", err))
 		}
 		all = append(all, v)
 	}
-	if s := variable(environ, "RECEIVER_SECRET"); s != "" {
+	if s := env.Variable("RECEIVER_SECRET"); s != "" {
 		v, err := inbox.NewXSignature(s)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("RECEIVER_SECRET: %w", err))
@@ -282,16 +283,6 @@ func (r *receiver) show(key, outcome string, body []byte) {
 		r.messages = r.messages[1:]
 	}
 	r.messages = append(r.messages, receivedMessage{time.Now().UTC(), key, outcome, bytes.Clone(body)})
-}
-
-// variable gives the value of an environment variable, empty where it is not set.
-func variable(environ []string, name string) string {
-	for _, v := range environ {
-		if len(v) > len(name) && v[:len(name)] == name && v[len(name)] == '=' {
-			return v[len(name)+1:]
-		}
-	}
-	return ""
 }
 
 // serveHTTP serves until ctx ends, then lets requests finish for at most drain. Requests that hang are cut off.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/yamlfile"
 	"sluice.example/sluice/pipeline/deliver"
 	"sluice.example/sluice/pipeline/evaluate"
@@ -27,8 +28,8 @@ const rulesAbout = `Checks, tests, tries and lists rules.
 
 FILE may be a folder. Where a database is at hand, check also looks whether enough happens for rate rules. Names of destinations and tenants are checked against the files that the configuration names.`
 
-func rulesCommand(ctx context.Context, args []string, env environment) error {
-	fs := newFlags(env, "rules", rulesAbout, "pipeline rules check rules/shop.yaml --destinations destinations.yaml\npipeline rules backtest new.yaml --from 7d --against rules/shop.yaml\npipeline rules list")
+func rulesCommand(ctx context.Context, args []string, env cli.Env) error {
+	fs := cli.NewFlags(env, "rules", rulesAbout, "pipeline rules check rules/shop.yaml --destinations destinations.yaml\npipeline rules backtest new.yaml --from 7d --against rules/shop.yaml\npipeline rules list")
 	destinations := fs.String("destinations", "", "destinations `file` whose names send_to may use (default: the configured one)")
 	tenants := fs.String("tenants", "", "tenants `file` whose names rules may use (default: the configured one)")
 	var back backtestOptions
@@ -39,11 +40,11 @@ func rulesCommand(ctx context.Context, args []string, env environment) error {
 	fs.StringVar(&back.maxLate, "max-late", "", "backtest: leave events out that happened so long before they arrived, like 2d; fewer days are read (default: none is left out)")
 	fs.BoolVar(&back.json, "json", false, "backtest: print the report as JSON")
 	settings := databaseFlags(fs)
-	action, rest, err := parseAction(fs, args, map[string]int{"check": 1, "test": 1, "backtest": 1, "list": 0})
+	action, rest, err := cli.ParseAction(fs, args, map[string]int{"check": 1, "test": 1, "backtest": 1, "list": 0})
 	if err != nil {
 		return err
 	}
-	cfg, err := settings(env.environ)
+	cfg, err := settings(env.Environ)
 	if err != nil {
 		return err
 	}
@@ -54,11 +55,11 @@ func rulesCommand(ctx context.Context, args []string, env environment) error {
 		cfg.tenants = *tenants
 	}
 	if action == "list" {
-		return withDatabase(ctx, cfg, func(conn *pgx.Conn) error { return listRules(ctx, conn, env.stdout) })
+		return withDatabase(ctx, cfg, func(conn *pgx.Conn) error { return listRules(ctx, conn, env.Stdout) })
 	}
 	file := append(rest, cfg.evaluate.Rules)[0]
 	if file == "" {
-		return usageError{errors.New("which rules? Name a file or a folder")}
+		return cli.Usage(errors.New("which rules? Name a file or a folder"))
 	}
 	known, err := knownNames(cfg)
 	if err != nil {
@@ -66,9 +67,9 @@ func rulesCommand(ctx context.Context, args []string, env environment) error {
 	}
 	switch action {
 	case "check":
-		return checkRules(ctx, cfg, file, known, env.stdout)
+		return checkRules(ctx, cfg, file, known, env.Stdout)
 	case "test":
-		return testRules(file, known, env.stdout)
+		return testRules(file, known, env.Stdout)
 	}
 	if back.against == "" && cfg.evaluate.Rules != file {
 		back.against = cfg.evaluate.Rules
@@ -105,7 +106,7 @@ func checkRules(ctx context.Context, cfg *config, file string, known evaluate.Kn
 		for _, f := range faults {
 			fmt.Fprintln(out, f)
 		}
-		return fmt.Errorf("%s in %s; a running pipeline would keep the rules that it has", counted(len(faults), "error"), file)
+		return fmt.Errorf("%s in %s; a running pipeline would keep the rules that it has", cli.Count(len(faults), "error"), file)
 	}
 	warnings := append(slices.Clone(set.Warnings()), lintVolume(ctx, cfg, set, out)...)
 	for _, w := range warnings {
@@ -115,7 +116,7 @@ func checkRules(ctx context.Context, cfg *config, file string, known evaluate.Kn
 	for _, r := range set.Rules() {
 		tests += r.Tests
 	}
-	fmt.Fprintf(out, "ok: %s, %s passed, %s\n", counted(len(set.Rules()), "rule"), counted(tests, "test"), counted(len(warnings), "warning"))
+	fmt.Fprintf(out, "ok: %s, %s passed, %s\n", cli.Count(len(set.Rules()), "rule"), cli.Count(tests, "test"), cli.Count(len(warnings), "warning"))
 	return nil
 }
 
@@ -142,13 +143,6 @@ func lintVolume(ctx context.Context, cfg *config, set *evaluate.Set, out io.Writ
 	return found
 }
 
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
-
 func testRules(file string, known evaluate.Known, out io.Writer) error {
 	known.NoTests = true
 	set, err := evaluate.Load(file, known)
@@ -165,9 +159,9 @@ func testRules(file string, known evaluate.Known, out io.Writer) error {
 		fmt.Fprintf(out, "FAIL  %s: %s\n      %s\n", r.Rule, r.Name, r.Failure)
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d of %s failed", failed, counted(len(results), "test"))
+		return fmt.Errorf("%d of %s failed", failed, cli.Count(len(results), "test"))
 	}
-	fmt.Fprintf(out, "%s passed\n", counted(len(results), "test"))
+	fmt.Fprintf(out, "%s passed\n", cli.Count(len(results), "test"))
 	return nil
 }
 

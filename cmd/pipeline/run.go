@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/pipeline/outbox"
 )
 
@@ -20,7 +21,7 @@ private PostgreSQL under data-dir. Several processes may share one database, eac
 SIGTERM and SIGINT drain, from the socket inwards, for at most drain-timeout; exit status 0 says that all was done in
 time. A second signal stops at once, with 128 + its number; nothing that was acknowledged is lost by that either.`
 
-func runPipeline(ctx context.Context, args []string, env environment) error {
+func runPipeline(ctx context.Context, args []string, env cli.Env) error {
 	cfg := defaultConfig()
 	settings, err := readConfig(cfg, "run", runAbout, "pipeline run --rules rules/shop.yaml --destinations destinations.yaml", args, env)
 	if err != nil {

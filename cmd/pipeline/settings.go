@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"regexp"
@@ -12,6 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/pipeline/buffer"
 )
 
@@ -35,12 +37,12 @@ type setting struct {
 	source string
 }
 
-// text is the value as parseValue reads it, for print where secrets are masked.
+// text is the value as cli.ParseValue reads it, for print where secrets are masked.
 func (s *setting) text() string {
 	if s.auto && s.isAuto() {
 		return "auto"
 	}
-	text := formatValue(s.value, s.unit)
+	text := cli.FormatValue(s.value, s.unit)
 	if s.mask != nil && text != "" {
 		return s.mask(text)
 	}
@@ -70,7 +72,7 @@ func (s *setting) set(text, source string) error {
 			read += "ns"
 		}
 	}
-	if err := parseValue(s.value, s.unit, read); err != nil {
+	if err := cli.ParseValue(s.value, s.unit, read); err != nil {
 		if s.mask != nil {
 			err = errors.New("can't be parsed")
 		}
@@ -90,8 +92,8 @@ func envName(key string) string {
 var serviceVariable = regexp.MustCompile(`^PIPELINE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_.*)?)?)$`)
 
 // loadSettings fills the settings from a file, then the environment, then flags, each overriding the one before, and
-// reports every fault at once. It gives the arguments that are no flags. help says that --help was among args.
-func loadSettings(settings []*setting, args, environ []string) (rest []string, help bool, err error) {
+// reports every fault at once. flags are texts by the name of the setting, and "config" names the file.
+func loadSettings(settings []*setting, flags map[string]string, environ []string) error {
 	byKey := make(map[string]*setting, len(settings))
 	keys := make([]string, 0, len(settings)+1)
 	for _, s := range settings {
@@ -101,7 +103,6 @@ func loadSettings(settings []*setting, args, environ []string) (rest []string, h
 	keys = append(keys, "config")
 
 	var errs []error
-	flags, rest, help, flagErrs := splitFlags(byKey, keys, args)
 	env, envErrs := splitEnvironment(settings, keys, environ)
 
 	file := env["config"]
@@ -123,7 +124,6 @@ func loadSettings(settings []*setting, args, environ []string) (rest []string, h
 			}
 		}
 	}
-	errs = append(errs, flagErrs...)
 	for _, s := range settings {
 		if text, ok := flags[s.key]; ok {
 			if err := s.set(text, "flag --"+s.key); err != nil {
@@ -131,48 +131,36 @@ func loadSettings(settings []*setting, args, environ []string) (rest []string, h
 			}
 		}
 	}
-	return rest, help, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
-// splitFlags takes --key=value, --key value and, for settings that are true or false, --key alone; one hyphen does as
-// well as two.
-func splitFlags(byKey map[string]*setting, keys, args []string) (flags map[string]string, rest []string, help bool, errs []error) {
-	flags = map[string]string{}
-	for i := 0; i < len(args); i++ {
-		arg := args[i]
-		if arg == "--" {
-			return flags, append(rest, args[i+1:]...), help, errs
+// settingFlag is the flag of a setting. It keeps the text that it is given, since the file and the environment, over
+// which it counts, are read later.
+type settingFlag struct {
+	text string
+	// bool is true for a setting that is true or false, which needs no value.
+	bool bool
+}
+
+func (f *settingFlag) String() string        { return f.text }
+func (f *settingFlag) Set(text string) error { f.text = text; return nil }
+func (f *settingFlag) IsBoolFlag() bool      { return f.bool }
+
+// addFlags adds a flag for every setting, and --config. The returned func gives the text of those that were set, once
+// the flags are parsed.
+func addFlags(fs *flag.FlagSet, settings []*setting) func() map[string]string {
+	fs.Var(&settingFlag{}, "config", "configuration file (YAML)")
+	for _, s := range settings {
+		fs.Var(&settingFlag{bool: s.isBool()}, s.key, s.doc)
+		if d := s.text(); d != "" {
+			fs.Lookup(s.key).DefValue = d + unitSuffix(s)
 		}
-		if len(arg) < 2 || arg[0] != '-' {
-			rest = append(rest, arg)
-			continue
-		}
-		name, value, hasValue := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(arg, "-"), "-"), "=")
-		if name == "h" || name == "help" {
-			help = true
-			continue
-		}
-		s := byKey[name]
-		switch {
-		case s == nil && name != "config":
-			errs = append(errs, fmt.Errorf("unknown flag --%s%s", name, didYouMean(name, keys)))
-			// Its value, where it has one, is no argument either.
-			if !hasValue && i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") {
-				i++
-			}
-			continue
-		case !hasValue && s != nil && s.isBool():
-			value = "true"
-		case !hasValue && i+1 == len(args):
-			errs = append(errs, fmt.Errorf("flag --%s needs a value", name))
-			continue
-		case !hasValue:
-			i++
-			value = args[i]
-		}
-		flags[name] = value
 	}
-	return flags, rest, help, errs
+	return func() map[string]string {
+		texts := map[string]string{}
+		fs.Visit(func(f *flag.Flag) { texts[f.Name] = f.Value.String() })
+		return texts
+	}
 }
 
 func hasVariable(environ []string, name string) bool {
@@ -196,7 +184,7 @@ func splitEnvironment(settings []*setting, keys, environ []string) (values map[s
 		case known:
 			values[key] = value
 		case strings.HasPrefix(name, "PIPELINE_") && !serviceVariable.MatchString(name):
-			errs = append(errs, fmt.Errorf("environment: unknown variable %s%s", name, didYouMean(name, names)))
+			errs = append(errs, fmt.Errorf("environment: unknown variable %s%s", name, cli.DidYouMean(name, names)))
 		}
 	}
 	// Our own name for it wins over the one that everybody uses.
@@ -247,7 +235,7 @@ func loadFile(byKey map[string]*setting, keys []string, file string) []error {
 				walk(key+".", v)
 				continue
 			case s == nil:
-				errs = append(errs, fmt.Errorf("%s: unknown key %q%s", at, key, didYouMean(key, keys)))
+				errs = append(errs, fmt.Errorf("%s: unknown key %q%s", at, key, cli.DidYouMean(key, keys)))
 				continue
 			case seen[key] != "":
 				errs = append(errs, fmt.Errorf("%s: %s is set twice, first at %s", at, key, seen[key]))

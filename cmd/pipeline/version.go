@@ -4,14 +4,16 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+
+	"sluice.example/sluice/internal/cli"
 )
 
-func versionCommand(_ context.Context, args []string, env environment) error {
-	fs := newFlags(env, "version", "Prints the version of the program, the commit it was built from, and the Go that built it.", "pipeline version")
-	if _, err := parseFlags(fs, args, 0); err != nil {
+func versionCommand(_ context.Context, args []string, env cli.Env) error {
+	fs := cli.NewFlags(env, "version", "Prints the version of the program, the commit it was built from, and the Go that built it.", "pipeline version")
+	if _, err := cli.Parse(fs, args, 0); err != nil {
 		return err
 	}
-	fmt.Fprintln(env.stdout, version())
+	fmt.Fprintln(env.Stdout, version())
 	return nil
 }
 

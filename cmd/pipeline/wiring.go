@@ -20,6 +20,7 @@ import (
 	"github.com/sourcegraph/conc/pool"
 	"go.yaml.in/yaml/v3"
 
+	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/buffer"
 	"sluice.example/sluice/pipeline/claim"
@@ -176,7 +177,7 @@ func loadTopics(name string, destinations []string) (map[string][]string, error)
 	for _, topic := range slices.Sorted(maps.Keys(file.Topics)) {
 		for _, d := range file.Topics[topic] {
 			if !slices.Contains(destinations, d) {
-				errs = append(errs, fmt.Errorf("topics: %s: topic %q: unknown destination %q%s", name, topic, d, didYouMean(d, destinations)))
+				errs = append(errs, fmt.Errorf("topics: %s: topic %q: unknown destination %q%s", name, topic, d, cli.DidYouMean(d, destinations)))
 			}
 		}
 	}

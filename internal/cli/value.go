@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// parseValue reads text into what p points to.
-func parseValue(p any, unit, text string) error {
+// ParseValue reads text into what p points to.
+func ParseValue(p any, unit, text string) error {
 	text = strings.TrimSpace(text)
 	switch p := p.(type) {
 	case *string:
@@ -30,7 +30,7 @@ func parseValue(p any, unit, text string) error {
 		}
 		*p = v
 	case *time.Duration:
-		v, err := parseDuration(text)
+		v, err := ParseDuration(text)
 		if err != nil {
 			return err
 		}
@@ -68,8 +68,8 @@ func parseValue(p any, unit, text string) error {
 	return nil
 }
 
-// formatValue writes what p points to in the form that parseValue reads.
-func formatValue(p any, unit string) string {
+// FormatValue writes what p points to in the form that ParseValue reads.
+func FormatValue(p any, unit string) string {
 	switch p := p.(type) {
 	case *string:
 		return *p
@@ -78,7 +78,7 @@ func formatValue(p any, unit string) string {
 	case *bool:
 		return strconv.FormatBool(*p)
 	case *time.Duration:
-		return formatDuration(*p)
+		return FormatDuration(*p)
 	case *int:
 		return formatInt(int64(*p), unit)
 	case *int32:
@@ -93,8 +93,8 @@ func formatValue(p any, unit string) string {
 
 var days = regexp.MustCompile(`^(-?)([0-9]+(?:\.[0-9]+)?)d(.*)$`)
 
-// parseDuration is time.ParseDuration with days, of 24 hours, in front.
-func parseDuration(text string) (time.Duration, error) {
+// ParseDuration is time.ParseDuration with days, of 24 hours, in front.
+func ParseDuration(text string) (time.Duration, error) {
 	m := days.FindStringSubmatch(text)
 	if m == nil {
 		v, err := time.ParseDuration(text)
@@ -121,8 +121,8 @@ func parseDuration(text string) (time.Duration, error) {
 	return v, nil
 }
 
-// formatDuration is Duration.String without its idle zeros, in days where they are whole: 5m and not 5m0s.
-func formatDuration(d time.Duration) string {
+// FormatDuration is Duration.String without its idle zeros, in days where they are whole: 5m and not 5m0s.
+func FormatDuration(d time.Duration) string {
 	if d != 0 && d%(24*time.Hour) == 0 {
 		return fmt.Sprintf("%dd", d/(24*time.Hour))
 	}
@@ -182,8 +182,8 @@ const masked = "xxxxx"
 
 var dsnPassword = regexp.MustCompile(`(?i)((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)`)
 
-// maskURL hides the passwords in a PostgreSQL connection string, in its URL and in its key=value form.
-func maskURL(s string) string {
+// MaskURL hides the passwords in a PostgreSQL connection string, in its URL and in its key=value form.
+func MaskURL(s string) string {
 	if !strings.Contains(s, "://") {
 		return dsnPassword.ReplaceAllString(s, "${1}"+masked)
 	}
