@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/operate/backtest"
 	"sluice.example/sluice/pipeline/evaluate"
 )
 
@@ -122,7 +123,7 @@ func TestRulesBacktest(t *testing.T) {
 	}
 	for flag, want := range map[string]int{"--samples=3": 1, "--max-late=2d": 0} {
 		status, out, errOut := runCommand(t, nil, "rules", "backtest", "../../rules/shop.yaml", "--json", flag, "--from", "1d", "--database-url", url)
-		var report backtestReport
+		var report backtest.Report
 		if err := json.Unmarshal([]byte(out), &report); status != 0 || err != nil {
 			t.Fatalf("exit status %d: %v, %s", status, err, errOut)
 		}

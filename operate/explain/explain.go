@@ -1,9 +1,9 @@
-package main
+// Package explain tells the story of an event or a message.
+package explain
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"strconv"
@@ -16,66 +16,18 @@ import (
 	"sluice.example/sluice/pipeline/evaluate"
 )
 
-const explainAbout = `Tells the story of an event or a message: what was stored, which rules looked at it, which matched, what was suppressed and
-by what, what was sent where with which answer, and what happens next.
-
-  pipeline explain EVENT_ID      as it was sent, or as a UUID
-  pipeline explain MESSAGE_ID    the number from the outbox, or its idempotency key
-
-What was stored, decided and sent is read. Why a match made no message is not on record: it is worked out from the rules as they are now and from
-what is still remembered, and says so where that does not tell any more. A message made by another version of its rule says so.
-
-An event is looked up in every partition, and its messages among those made since it arrived; only a key that was used before is looked for in the
-whole outbox.`
-
-func explainCommand(ctx context.Context, args []string, env cli.Env) error {
-	fs := cli.NewFlags(env, "explain", explainAbout, "pipeline explain order-4711 --rules rules/shop.yaml\npipeline explain 12345")
-	tenant := fs.Int("tenant", 1, "`id` of the tenant that the event belongs to")
-	rules := fs.String("rules", "", "rules `file` (default: the configured one)")
-	settings := databaseFlags(fs)
-	rest, err := cli.Parse(fs, args, 1)
-	if err != nil {
-		return err
-	}
-	if len(rest) == 0 {
-		fs.Usage()
-		return flag.ErrHelp
-	}
-	cfg, err := settings(env.Environ)
-	if err != nil {
-		return err
-	}
-	if *rules != "" {
-		cfg.evaluate.Rules = *rules
-	}
-	x := explainer{out: env.Stdout, tenant: int32(*tenant)}
-	if cfg.evaluate.Rules != "" {
-		known, err := knownNames(cfg)
-		if err != nil {
-			return err
-		}
-		known.NoTests = true
-		if x.set, err = evaluate.Load(cfg.evaluate.Rules, known); err != nil {
-			return fmt.Errorf("the rules have errors; see \"pipeline rules check %s\"", cfg.evaluate.Rules)
-		}
-	}
-	return withDatabase(ctx, cfg, func(conn *pgx.Conn) error {
-		x.conn = conn
-		return x.explain(ctx, rest[0])
-	})
+// Explainer prints one story.
+type Explainer struct {
+	Conn   *pgx.Conn
+	Set    *evaluate.Set // nil without rules
+	Out    io.Writer
+	Tenant int32
 }
 
-// explainer prints one story.
-type explainer struct {
-	conn   *pgx.Conn
-	set    *evaluate.Set // nil without rules
-	out    io.Writer
-	tenant int32
-}
+func (x *Explainer) say(format string, args ...any) { fmt.Fprintf(x.Out, format+"\n", args...) }
 
-func (x *explainer) say(format string, args ...any) { fmt.Fprintf(x.out, format+"\n", args...) }
-
-func (x *explainer) explain(ctx context.Context, id string) error {
+// Explain prints what is known of an id.
+func (x *Explainer) Explain(ctx context.Context, id string) error {
 	uuid, isUUID := pipeline.ParseUUID(id)
 	if number, err := strconv.ParseInt(id, 10, 64); err == nil {
 		if found, err := x.messages(ctx, `message_id = $1`, number); found > 0 || err != nil {
@@ -94,7 +46,7 @@ func (x *explainer) explain(ctx context.Context, id string) error {
 		found, err = x.quarantined(ctx, uuid)
 	}
 	if err == nil && !found {
-		err = fmt.Errorf("%s is neither a message nor a stored event of tenant %d: it never arrived, it was rejected (then its sender was told), or it was removed by age", id, x.tenant)
+		err = fmt.Errorf("%s is neither a message nor a stored event of tenant %d: it never arrived, it was rejected (then its sender was told), or it was removed by age", id, x.Tenant)
 	}
 	return err
 }
@@ -105,12 +57,12 @@ select tableoid::regclass::text, event_id, occurred_at, received_at, event_name,
 	coalesce(page_url, ''), coalesce(referrer, ''), coalesce(user_agent, ''), coalesce(client_id, ''), properties
 from events where tenant_id = $1 and event_id = $2 order by received_at`
 
-func (x *explainer) event(ctx context.Context, id pipeline.UUID) (found bool, err error) {
-	rows, err := x.conn.Query(ctx, explainEventSQL, x.tenant, id)
+func (x *Explainer) event(ctx context.Context, id pipeline.UUID) (found bool, err error) {
+	rows, err := x.Conn.Query(ctx, explainEventSQL, x.Tenant, id)
 	if err != nil {
 		return false, err
 	}
-	e := pipeline.Event{Tenant: x.tenant}
+	e := pipeline.Event{Tenant: x.Tenant}
 	var partition string
 	var events []pipeline.Event
 	_, err = pgx.ForEachRow(rows, []any{&partition, &e.ID, &e.OccurredAt, &e.ReceivedAt, &e.Name, &e.AnonymousID, &e.UserID, &e.SessionID,
@@ -144,7 +96,7 @@ func (x *explainer) event(ctx context.Context, id pipeline.UUID) (found bool, er
 	if err != nil {
 		return true, err
 	}
-	n, err := x.messages(ctx, `message_id >= $1 and tenant_id = $2 and event_id = $3`, first, x.tenant, id)
+	n, err := x.messages(ctx, `message_id >= $1 and tenant_id = $2 and event_id = $3`, first, x.Tenant, id)
 	if n == 0 && err == nil {
 		x.say("  none")
 	}
@@ -158,10 +110,10 @@ func eventName(e pipeline.Event) string {
 	return e.ID.String()
 }
 
-func (x *explainer) quarantined(ctx context.Context, id pipeline.UUID) (bool, error) {
+func (x *Explainer) quarantined(ctx context.Context, id pipeline.UUID) (bool, error) {
 	var at time.Time
 	var state, reason string
-	err := x.conn.QueryRow(ctx, `select quarantined_at, sqlstate, reason from quarantine where tenant_id = $1 and event_id = $2`, x.tenant, id).Scan(&at, &state, &reason)
+	err := x.Conn.QueryRow(ctx, `select quarantined_at, sqlstate, reason from quarantine where tenant_id = $1 and event_id = $2`, x.Tenant, id).Scan(&at, &state, &reason)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}
@@ -172,12 +124,12 @@ func (x *explainer) quarantined(ctx context.Context, id pipeline.UUID) (bool, er
 }
 
 // rules says what each rule that listens makes of the event, and why no message came of a match.
-func (x *explainer) rules(ctx context.Context, e pipeline.Event) error {
-	if x.set == nil {
+func (x *Explainer) rules(ctx context.Context, e pipeline.Event) error {
+	if x.Set == nil {
 		x.say("\nWhich rules looked at it is not known without a rules file: add --rules FILE.")
 		return nil
 	}
-	looks := x.set.Explain(evaluate.DefaultConfig(), e)
+	looks := x.Set.Explain(evaluate.DefaultConfig(), e)
 	x.say("\nRules that listen to %s, as they are now (worked out again, not read from a record):", e.Name)
 	if len(looks) == 0 {
 		x.say("  none")
@@ -212,10 +164,10 @@ const timerSQL = `
 select trigger_at, cancel_at, activity_at, done_at, armed_at, armed_at + $4::interval, now() from absence_timers
 where tenant_id = $1 and timer = $2 and key = $3`
 
-func (x *explainer) timer(ctx context.Context, l evaluate.Look) error {
+func (x *Explainer) timer(ctx context.Context, l evaluate.Look) error {
 	var trigger, cancel, activity, done, armed, due *time.Time
 	var now time.Time
-	err := x.conn.QueryRow(ctx, timerSQL, x.tenant, l.Timer, l.Key, l.Within).Scan(&trigger, &cancel, &activity, &done, &armed, &due, &now)
+	err := x.Conn.QueryRow(ctx, timerSQL, x.Tenant, l.Timer, l.Key, l.Within).Scan(&trigger, &cancel, &activity, &done, &armed, &due, &now)
 	if errors.Is(err, pgx.ErrNoRows) {
 		x.say("    its timer is gone: everything about the key is older than the rule's lookback, or the rule came into force later")
 		return nil
@@ -240,7 +192,7 @@ func (x *explainer) timer(ctx context.Context, l evaluate.Look) error {
 			return err
 		}
 		n, err := x.messages(ctx, `message_id >= $1 and tenant_id = $2 and rule_id = $3 and (dedupe_key = $4 or starts_with(dedupe_key, $4 || '@'))`,
-			first, x.tenant, l.Rule, l.Key)
+			first, x.Tenant, l.Rule, l.Key)
 		if n == 0 && err == nil {
 			x.say("    none, or they were pruned")
 		}
@@ -261,7 +213,7 @@ var recheckReasons = map[string]string{
 }
 
 // messages tells the story of every message that the condition finds.
-func (x *explainer) messages(ctx context.Context, where string, args ...any) (n int, err error) {
+func (x *Explainer) messages(ctx context.Context, where string, args ...any) (n int, err error) {
 	type message struct {
 		id                                                                            int64
 		tenant                                                                        int32
@@ -272,7 +224,7 @@ func (x *explainer) messages(ctx context.Context, where string, args ...any) (n 
 		event                                                                         *pipeline.UUID
 		rechecked                                                                     bool
 	}
-	rows, err := x.conn.Query(ctx, explainMessagesSQL+where+" order by message_id", args...)
+	rows, err := x.Conn.Query(ctx, explainMessagesSQL+where+" order by message_id", args...)
 	if err != nil {
 		return 0, err
 	}
@@ -322,11 +274,11 @@ func (x *explainer) messages(ctx context.Context, where string, args ...any) (n 
 }
 
 // changed says that the rule has another version now than when it decided.
-func (x *explainer) changed(rule, hash string) string {
-	if x.set == nil {
+func (x *Explainer) changed(rule, hash string) string {
+	if x.Set == nil {
 		return ""
 	}
-	for _, r := range x.set.Rules() {
+	for _, r := range x.Set.Rules() {
 		if r.Name == rule && r.Hash != hash {
 			return "; the rule is version " + r.Hash + " now"
 		} else if r.Name == rule {
@@ -336,8 +288,8 @@ func (x *explainer) changed(rule, hash string) string {
 	return "; the rule does not exist any more"
 }
 
-func (x *explainer) attempts(ctx context.Context, message int64) error {
-	rows, err := x.conn.Query(ctx, `select attempt, started_at, latency_seconds, status, http_status, coalesce(error, '') from outbox_all_attempts
+func (x *Explainer) attempts(ctx context.Context, message int64) error {
+	rows, err := x.Conn.Query(ctx, `select attempt, started_at, latency_seconds, status, http_status, coalesce(error, '') from outbox_all_attempts
 		where message_id = $1 order by started_at`, message)
 	if err != nil {
 		return err

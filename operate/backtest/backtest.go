@@ -1,4 +1,5 @@
-package main
+// Package backtest replays stored events through rules, and compares rule sets.
+package backtest
 
 import (
 	"context"
@@ -16,13 +17,13 @@ import (
 	"sluice.example/sluice/pipeline/evaluate"
 )
 
-// backtestOptions are the flags of "rules backtest".
-type backtestOptions struct {
-	from, to string
-	against  string
-	maxLate  string
-	samples  int
-	json     bool
+// Options are the flags of "rules backtest".
+type Options struct {
+	From, To string
+	Against  string
+	MaxLate  string
+	Samples  int
+	JSON     bool
 }
 
 // backtest is one run: the rules, and maybe others to compare with, on the same stored events.
@@ -35,7 +36,7 @@ type backtest struct {
 	json    bool
 }
 
-func (o backtestOptions) period(now time.Time) (from, to time.Time, err error) {
+func (o Options) period(now time.Time) (from, to time.Time, err error) {
 	read := func(name, text string, fallback time.Time) time.Time {
 		if text == "" {
 			return fallback
@@ -51,19 +52,20 @@ func (o backtestOptions) period(now time.Time) (from, to time.Time, err error) {
 		err = errors.Join(err, fmt.Errorf("--%s: %q is no time: use 2026-11-30, 2026-11-30T12:00:00Z, or how long ago, like 7d", name, text))
 		return fallback
 	}
-	from, to = read("from", o.from, now.Add(-24*time.Hour)), read("to", o.to, now)
+	from, to = read("from", o.From, now.Add(-24*time.Hour)), read("to", o.To, now)
 	if err == nil && !from.Before(to) {
 		err = fmt.Errorf("--from (%s) is not before --to (%s)", from.Format(time.RFC3339), to.Format(time.RFC3339))
 	}
 	return from, to, err
 }
 
-func backtestRules(ctx context.Context, conn *pgx.Conn, o backtestOptions, file string, known evaluate.Known, env cli.Env) error {
-	b := backtest{samples: o.samples, json: o.json}
+// Run replays.
+func Run(ctx context.Context, conn *pgx.Conn, o Options, file string, known evaluate.Known, env cli.Env) error {
+	b := backtest{samples: o.Samples, json: o.JSON}
 	var err error
-	if o.maxLate != "" {
-		if b.maxLate, err = cli.ParseDuration(o.maxLate); err != nil || b.maxLate <= 0 {
-			return cli.Usagef("--max-late: %q is no length of time like 2d", o.maxLate)
+	if o.MaxLate != "" {
+		if b.maxLate, err = cli.ParseDuration(o.MaxLate); err != nil || b.maxLate <= 0 {
+			return cli.Usagef("--max-late: %q is no length of time like 2d", o.MaxLate)
 		}
 	}
 	if b.from, b.to, err = o.period(time.Now().UTC()); err != nil {
@@ -73,9 +75,9 @@ func backtestRules(ctx context.Context, conn *pgx.Conn, o backtestOptions, file 
 	if b.set, err = evaluate.Load(file, known); err != nil {
 		return fmt.Errorf("the rules have errors; see \"pipeline rules check %s\"", file)
 	}
-	if o.against != "" {
-		if b.other, err = evaluate.Load(o.against, known); err != nil {
-			return fmt.Errorf("the rules to compare with have errors; see \"pipeline rules check %s\"", o.against)
+	if o.Against != "" {
+		if b.other, err = evaluate.Load(o.Against, known); err != nil {
+			return fmt.Errorf("the rules to compare with have errors; see \"pipeline rules check %s\"", o.Against)
 		}
 	}
 	return b.run(ctx, conn, env)

@@ -1,4 +1,4 @@
-package main
+package backtest
 
 import (
 	"cmp"
@@ -13,8 +13,8 @@ import (
 	"sluice.example/sluice/pipeline/evaluate"
 )
 
-// backtestReport is what "rules backtest" found; --json prints it as it is.
-type backtestReport struct {
+// Report is what "rules backtest" found; --json prints it as it is.
+type Report struct {
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
 	// RememberedFrom is where the replay began, so that the rules knew at From what they would have remembered.
@@ -66,8 +66,8 @@ type comparison struct {
 	Others     []sampleMessage `json:"only_others_samples"`
 }
 
-func (b *backtest) report(replays []*evaluate.Replay) *backtestReport {
-	out := &backtestReport{From: b.from, To: b.to}
+func (b *backtest) report(replays []*evaluate.Replay) *Report {
+	out := &Report{From: b.from, To: b.to}
 	if b.maxLate > 0 {
 		out.MaxLate = b.maxLate.String()
 	}
@@ -165,7 +165,7 @@ func (b *backtest) inPeriod(r *evaluate.Replay) []evaluate.Decided {
 }
 
 // print writes the report for people.
-func (r *backtestReport) print(out io.Writer) error {
+func (r *Report) print(out io.Writer) error {
 	fmt.Fprintf(out, "%d events that the rules listen to, from %s to %s; %s before that to know what the rules would have remembered.\n",
 		r.Events, r.From.Format(time.RFC3339), r.To.Format(time.RFC3339), r.From.Sub(r.RememberedFrom))
 	if r.MaxLate != "" {

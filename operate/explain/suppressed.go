@@ -1,4 +1,4 @@
-package main
+package explain
 
 import (
 	"context"
@@ -19,15 +19,15 @@ const nextMessageSQL = `select message_id, created_at from outbox where message_
 
 // messageAt gives an id that no message has reached that was made at a time, give or take the length of a transaction: ids
 // grow with time, so a few dozen looks into the primary key find it, however large the outbox is.
-func (x *explainer) messageAt(ctx context.Context, at time.Time) (id int64, err error) {
+func (x *Explainer) messageAt(ctx context.Context, at time.Time) (id int64, err error) {
 	var high int64
-	if err := x.conn.QueryRow(ctx, `select coalesce(max(message_id), 0) + 1 from outbox`).Scan(&high); err != nil {
+	if err := x.Conn.QueryRow(ctx, `select coalesce(max(message_id), 0) + 1 from outbox`).Scan(&high); err != nil {
 		return 0, err
 	}
 	for low := int64(0); low < high; {
 		middle := low + (high-low)/2
 		var made time.Time
-		err := x.conn.QueryRow(ctx, nextMessageSQL, middle).Scan(&id, &made)
+		err := x.Conn.QueryRow(ctx, nextMessageSQL, middle).Scan(&id, &made)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows) || err == nil && !made.Before(at):
 			high = middle
@@ -41,22 +41,22 @@ func (x *explainer) messageAt(ctx context.Context, at time.Time) (id int64, err 
 }
 
 // suppressed works out what kept a match from becoming a message.
-func (x *explainer) suppressed(ctx context.Context, e pipeline.Event, l evaluate.Look) error {
+func (x *Explainer) suppressed(ctx context.Context, e pipeline.Event, l evaluate.Look) error {
 	window := max(l.Cooldown, l.CapPer)
 	first, err := x.messageAt(ctx, e.ReceivedAt.Add(-window-clockSlack))
 	if err != nil {
 		return err
 	}
 	var made bool
-	err = x.conn.QueryRow(ctx, `select exists (select from outbox where message_id >= $1 and tenant_id = $2 and rule_id = $3 and event_id = $4)`,
-		first, x.tenant, l.Rule, e.ID).Scan(&made)
+	err = x.Conn.QueryRow(ctx, `select exists (select from outbox where message_id >= $1 and tenant_id = $2 and rule_id = $3 and event_id = $4)`,
+		first, x.Tenant, l.Rule, e.ID).Scan(&made)
 	if err != nil || made {
 		return err
 	}
 	limited := l.Cooldown > 0 || l.CapMax > 0
 	if keyed := l.Ledger != (pipeline.UUID{}); keyed {
 		var remembered bool
-		if err := x.conn.QueryRow(ctx, `select exists (select from dedupe_keys where tenant_id = $1 and key_hash = $2)`, x.tenant, l.Ledger).Scan(&remembered); err != nil {
+		if err := x.Conn.QueryRow(ctx, `select exists (select from dedupe_keys where tenant_id = $1 and key_hash = $2)`, x.Tenant, l.Ledger).Scan(&remembered); err != nil {
 			return err
 		}
 		if !remembered {
@@ -77,11 +77,11 @@ func (x *explainer) suppressed(ctx context.Context, e pipeline.Event, l evaluate
 	return x.heldBack(ctx, e, l, first)
 }
 
-func (x *explainer) duplicate(ctx context.Context, l evaluate.Look) (said bool, err error) {
+func (x *Explainer) duplicate(ctx context.Context, l evaluate.Look) (said bool, err error) {
 	var id int64
 	var at time.Time
-	err = x.conn.QueryRow(ctx, `select message_id, created_at from outbox where tenant_id = $1 and rule_id = $2 and dedupe_key = $3
-		order by message_id limit 1`, x.tenant, l.Rule, l.Key).Scan(&id, &at)
+	err = x.Conn.QueryRow(ctx, `select message_id, created_at from outbox where tenant_id = $1 and rule_id = $2 and dedupe_key = $3
+		order by message_id limit 1`, x.Tenant, l.Rule, l.Key).Scan(&id, &at)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}
@@ -101,10 +101,10 @@ where at > $6::timestamptz - $7::interval and at <= $6::timestamptz + $8::interv
 order by at desc`
 
 // heldBack says which limit held a decision back, as far as what was granted before is still known.
-func (x *explainer) heldBack(ctx context.Context, e pipeline.Event, l evaluate.Look, first int64) error {
+func (x *Explainer) heldBack(ctx context.Context, e pipeline.Event, l evaluate.Look, first int64) error {
 	// A decision is made a moment after its event arrives; another one in that moment may have been before or after it.
 	const batch = 5 * time.Second
-	rows, err := x.conn.Query(ctx, grantsSQL, x.tenant, l.StateKey, l.Subject, first, l.Rule, e.ReceivedAt, max(l.Cooldown, l.CapPer), batch)
+	rows, err := x.Conn.Query(ctx, grantsSQL, x.Tenant, l.StateKey, l.Subject, first, l.Rule, e.ReceivedAt, max(l.Cooldown, l.CapPer), batch)
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (x *explainer) heldBack(ctx context.Context, e pipeline.Event, l evaluate.L
 		}
 	}
 	var now time.Time
-	if err := x.conn.QueryRow(ctx, `select now()`).Scan(&now); err != nil {
+	if err := x.Conn.QueryRow(ctx, `select now()`).Scan(&now); err != nil {
 		return err
 	}
 	tense := func(end time.Time) string {
@@ -138,8 +138,8 @@ func (x *explainer) heldBack(ctx context.Context, e pipeline.Event, l evaluate.L
 	}
 	var held int64
 	var due time.Time
-	err = x.conn.QueryRow(ctx, `select suppressed, digest_due_at from rule_subjects where tenant_id = $1 and rule_id = $2 and subject = $3
-		and digest_due_at is not null and suppressed_since <= $4::timestamptz + $5::interval`, x.tenant, l.StateKey, l.Subject, e.ReceivedAt, batch).Scan(&held, &due)
+	err = x.Conn.QueryRow(ctx, `select suppressed, digest_due_at from rule_subjects where tenant_id = $1 and rule_id = $2 and subject = $3
+		and digest_due_at is not null and suppressed_since <= $4::timestamptz + $5::interval`, x.Tenant, l.StateKey, l.Subject, e.ReceivedAt, batch).Scan(&held, &due)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
