@@ -19,6 +19,7 @@ import (
 	"sluice.example/sluice/internal/child"
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/wait"
+	"sluice.example/sluice/operate/importer"
 )
 
 const demoAbout = `Plays a day of a small shop, at high speed, through the real door: it starts a pipeline with a private PostgreSQL and a
@@ -125,27 +126,31 @@ func runDemo(ctx context.Context, o demoOptions, env cli.Env) (err error) {
 	return nil
 }
 
-// playDay posts the day as several clients at once would, and says what the pipeline answered.
-func playDay(ctx context.Context, day *shopDay, url string) (sent importBatch, took time.Duration, err error) {
-	sender := &importSender{endpoint: url, retryFor: time.Minute, client: &http.Client{Timeout: time.Minute}, notice: func(string) {}}
-	var batches []*importBatch
-	for i, line := range day.lines {
-		if i%100 == 0 {
-			batches = append(batches, &importBatch{})
+// playDay posts the day as several clients at once would, and adds up what the pipeline answered.
+func playDay(ctx context.Context, day *shopDay, url string) (sent importer.Batch, took time.Duration, err error) {
+	sender := &importer.Sender{Endpoint: url, RetryFor: time.Minute, Client: &http.Client{Timeout: time.Minute}, Notice: func(string) {}}
+	var batches []*importer.Batch
+	first := int64(1)
+	for lines := range slices.Chunk(day.lines, 100) {
+		events := make([][]byte, len(lines))
+		for i, line := range lines {
+			events[i] = []byte(line)
 		}
-		b := batches[len(batches)-1]
-		b.events, b.lines = append(b.events, []byte(line)), append(b.lines, int64(i+1))
+		batches = append(batches, importer.NewBatch(first, events))
+		first += int64(len(lines))
 	}
 	start := time.Now()
 	clients := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError().WithMaxGoroutines(8)
 	for _, b := range batches {
-		clients.Go(func(ctx context.Context) error { return sender.send(ctx, b) })
+		clients.Go(func(ctx context.Context) error { return sender.Send(ctx, b) })
 	}
 	if err := clients.Wait(); err != nil {
 		return sent, 0, err
 	}
 	for _, b := range batches {
-		sent.stored, sent.duplicate, sent.rejected = sent.stored+b.stored, sent.duplicate+b.duplicate, append(sent.rejected, b.rejected...)
+		sent.Stored += b.Stored
+		sent.Duplicate += b.Duplicate
+		sent.Rejected = append(sent.Rejected, b.Rejected...)
 	}
 	return sent, time.Since(start), nil
 }
@@ -155,7 +160,7 @@ func playDay(ctx context.Context, day *shopDay, url string) (sent importBatch, t
 type demoReport struct {
 	day       *shopDay
 	shopRules bool // the rules in force are the shop's, so what they decide is known
-	sent      importBatch
+	sent      importer.Batch
 	metrics   samples
 	books     tenantBooks
 	outbox    outboxBooks
@@ -202,9 +207,9 @@ func (r *demoReport) faults() (faults []string) {
 		}
 	}
 	b := r.books
-	same("events made that can be stored, and stored", int64(r.day.valid), r.sent.stored)
-	same("repeats made, and answered as duplicate", int64(r.day.repeats), r.sent.duplicate)
-	same("faulty events made, and answered as rejected", int64(r.day.bad), int64(len(r.sent.rejected)))
+	same("events made that can be stored, and stored", int64(r.day.valid), r.sent.Stored)
+	same("repeats made, and answered as duplicate", int64(r.day.repeats), r.sent.Duplicate)
+	same("faulty events made, and answered as rejected", int64(r.day.bad), int64(len(r.sent.Rejected)))
 	same("received, and stored + duplicate + rejected + refused + in flight", int64(b.received), int64(b.received-b.difference()))
 	same("events sent and received", int64(len(r.day.lines)), int64(b.received-b.refused-b.failed))
 	same("stored as counted, and rows of events", int64(b.stored), r.events)
@@ -230,7 +235,7 @@ func (r *demoReport) print(w io.Writer) {
   + refused %6.0f   (to be sent again, and were)
   + faulty  %6.0f   (refused by index, neighbours unharmed), for example:
 `, b.received, b.stored, r.events, b.duplicate, b.refused+b.failed, b.rejected+b.quarantined)
-	for i, line := range r.sent.rejected {
+	for i, line := range r.sent.Rejected {
 		if i == 3 {
 			break
 		}

@@ -106,6 +106,9 @@ func logged(t *testing.T, c *child.Process, text string) {
 	})
 }
 
+// answer is that of POST /v1/events.
+type answer struct{ Stored, Duplicate, Rejected int64 }
+
 // reply is the answer to a POST of events, or err.
 type reply struct {
 	status     int

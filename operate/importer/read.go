@@ -1,4 +1,4 @@
-package main
+package importer
 
 import (
 	"bufio"
@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	// importHead is how much of the input's beginning tells it from others.
-	importHead = 64 << 10
-	// maxImportLine is far above what an event may have; a longer line is rejected without being held in memory.
-	maxImportLine = 1 << 20
-	// maxImportBody seals a batch by size: half of what the pipeline takes in one request by default.
-	maxImportBody = 1 << 20
+	// headBytes is how much of the input's beginning tells it from others.
+	headBytes = 64 << 10
+	// maxLine is far above what an event may have; a longer line is rejected without being held in memory.
+	maxLine = 1 << 20
+	// maxBody seals a batch by size: half of what the pipeline takes in one request by default.
+	maxBody = 1 << 20
 )
 
 // lineReader cuts the input into batches.
@@ -35,18 +35,18 @@ type lineReader struct {
 	buffer   []byte
 }
 
-func newLineReader(source io.Reader, ledger *importLedger, batch int) (*lineReader, error) {
+func newLineReader(source io.Reader, ledger *ledger, batch int) (*lineReader, error) {
 	r := &lineReader{batch: batch, offset: ledger.point.Offset, line: ledger.point.Line}
 	if ledger.file != nil {
 		// What the file grows by from now on is for the next import.
 		source = io.NewSectionReader(ledger.file, r.offset, ledger.size-r.offset)
 	}
-	r.in = bufio.NewReaderSize(source, importHead)
+	r.in = bufio.NewReaderSize(source, headBytes)
 	if ledger.file != nil {
 		r.identity = ledger.point.Head
 		return r, nil
 	}
-	head, err := r.in.Peek(importHead)
+	head, err := r.in.Peek(headBytes)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
@@ -59,10 +59,10 @@ func headHash(head []byte) string {
 }
 
 // next gives the next batch, or io.EOF. A last line without a line break counts.
-func (r *lineReader) next() (*importBatch, error) {
-	b := &importBatch{}
+func (r *lineReader) next() (*Batch, error) {
+	b := &Batch{}
 	size := 0
-	for len(b.events) < r.batch && len(b.rejected) < r.batch && size < maxImportBody {
+	for len(b.events) < r.batch && len(b.Rejected) < r.batch && size < maxBody {
 		line, whole, err := r.readLine()
 		if len(line) == 0 && errors.Is(err, io.EOF) {
 			break
@@ -75,9 +75,9 @@ func (r *lineReader) next() (*importBatch, error) {
 		switch {
 		case len(line) == 0:
 		case !whole:
-			b.rejected = append(b.rejected, rejectedLine{Line: r.line, Reason: fmt.Sprintf("the line is over %d bytes long", maxImportLine), Text: rejectedText(line)})
+			b.Rejected = append(b.Rejected, RejectedLine{Line: r.line, Reason: fmt.Sprintf("the line is over %d bytes long", maxLine), Text: rejectedText(line)})
 		case line[0] != '{' || !json.Valid(line):
-			b.rejected = append(b.rejected, rejectedLine{Line: r.line, Reason: "the line is not a JSON object", Text: rejectedText(line)})
+			b.Rejected = append(b.Rejected, RejectedLine{Line: r.line, Reason: "the line is not a JSON object", Text: rejectedText(line)})
 		default:
 			event := r.withID(line)
 			b.events = append(b.events, event)
@@ -86,13 +86,13 @@ func (r *lineReader) next() (*importBatch, error) {
 		}
 	}
 	b.end, b.lastLine = r.offset, r.line
-	if len(b.events) == 0 && len(b.rejected) == 0 {
+	if len(b.events) == 0 && len(b.Rejected) == 0 {
 		return nil, io.EOF
 	}
 	return b, nil
 }
 
-// readLine reads up to and including the next line break; whole is false for a line over maxImportLine, whose
+// readLine reads up to and including the next line break; whole is false for a line over maxLine, whose
 // beginning is returned. The slice is valid until the next call.
 func (r *lineReader) readLine() (line []byte, whole bool, err error) {
 	r.buffer = r.buffer[:0]
@@ -102,7 +102,7 @@ func (r *lineReader) readLine() (line []byte, whole bool, err error) {
 		r.offset += int64(len(part))
 		if whole {
 			r.buffer = append(r.buffer, part...)
-			whole = len(r.buffer) <= maxImportLine
+			whole = len(r.buffer) <= maxLine
 		}
 		if !errors.Is(err, bufio.ErrBufferFull) {
 			return r.buffer, whole, err

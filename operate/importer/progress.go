@@ -1,4 +1,4 @@
-package main
+package importer
 
 import (
 	"fmt"
@@ -10,8 +10,8 @@ import (
 	"sluice.example/sluice/internal/cli"
 )
 
-// importProgress shows how far an import is: a bar for a person, a line now and then for a log.
-type importProgress struct {
+// progress shows how far an import is: a bar for a person, a line now and then for a log.
+type progress struct {
 	env   cli.Env
 	size  int64
 	every time.Duration
@@ -22,8 +22,8 @@ type importProgress struct {
 	noticeAt time.Time
 }
 
-func newProgress(env cli.Env, size, offset int64, every time.Duration) *importProgress {
-	p := &importProgress{env: env, size: size, every: every, shownAt: time.Now()}
+func newProgress(env cli.Env, size, offset int64, every time.Duration) *progress {
+	p := &progress{env: env, size: size, every: every, shownAt: time.Now()}
 	if env.Terminal {
 		total := size
 		if total == 0 {
@@ -36,7 +36,7 @@ func newProgress(env cli.Env, size, offset int64, every time.Duration) *importPr
 	return p
 }
 
-func (p *importProgress) show(c checkpoint) {
+func (p *progress) show(c checkpoint) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.bar != nil {
@@ -55,7 +55,7 @@ func (p *importProgress) show(c checkpoint) {
 }
 
 // notice says why nothing moves, at most once a second.
-func (p *importProgress) notice(text string) {
+func (p *progress) notice(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if time.Since(p.noticeAt) < time.Second {
@@ -68,7 +68,7 @@ func (p *importProgress) notice(text string) {
 	fmt.Fprintf(p.env.Stderr, "import: %s\n", text)
 }
 
-func (p *importProgress) finish() {
+func (p *progress) finish() {
 	if p.bar != nil {
 		_ = p.bar.Clear()
 	}

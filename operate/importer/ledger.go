@@ -1,4 +1,4 @@
-package main
+package importer
 
 import (
 	"bytes"
@@ -9,8 +9,6 @@ import (
 	"os"
 	"sync"
 	"time"
-
-	"sluice.example/sluice/internal/cli"
 )
 
 // checkpoint is how far a file is imported; it lies beside the file as FILE.import.
@@ -24,16 +22,16 @@ type checkpoint struct {
 	// Offset and Line end the acknowledged prefix.
 	Offset int64 `json:"offset"`
 	Line   int64 `json:"line"`
-	// RejectedBytes is the length of the file of refused events at this point.
+	// RejectedBytes is the length of the file of rejected events at this point.
 	RejectedBytes int64 `json:"rejected_bytes"`
 	Stored        int64 `json:"stored"`
 	Duplicate     int64 `json:"duplicate"`
 	Rejected      int64 `json:"rejected"`
 }
 
-// importLedger puts what became of batches in the input's order and keeps the checkpoint. Refused events are on disk
+// ledger puts what became of batches in the input's order and keeps the checkpoint. Rejected events are on disk
 // before the checkpoint that counts them.
-type importLedger struct {
+type ledger struct {
 	file         *os.File // nil for standard input
 	path         string   // of the checkpoint
 	size         int64
@@ -41,7 +39,7 @@ type importLedger struct {
 
 	mu       sync.Mutex
 	point    checkpoint
-	waiting  map[int]*importBatch
+	waiting  map[int]*Batch
 	next     int
 	rejected *os.File
 	savedAt  time.Time
@@ -50,7 +48,8 @@ type importLedger struct {
 // saveEvery bounds how often the checkpoint is written. What is lost by a crash is sent again, as duplicates.
 const saveEvery = 200 * time.Millisecond
 
-func openLedger(file *os.File, name string, o importOptions) (*importLedger, error) {
+func openLedger(file *os.File, o Options) (*ledger, error) {
+	name := o.File
 	info, err := file.Stat()
 	if err != nil {
 		return nil, err
@@ -58,17 +57,17 @@ func openLedger(file *os.File, name string, o importOptions) (*importLedger, err
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is no regular file; pipe it in with \"pipeline import -\"", name)
 	}
-	l := &importLedger{file: file, path: name + ".import", size: info.Size(), rejectedFile: o.rejected}
+	l := &ledger{file: file, path: name + ".import", size: info.Size(), rejectedFile: o.Rejected}
 	if l.rejectedFile == "" {
 		l.rejectedFile = name + ".rejected.ndjson"
 	}
-	fresh := checkpoint{HeadBytes: min(info.Size(), importHead), Size: info.Size(), Modified: info.ModTime().UTC()}
+	fresh := checkpoint{HeadBytes: min(info.Size(), headBytes), Size: info.Size(), Modified: info.ModTime().UTC()}
 	if fresh.Head, err = l.hashHead(fresh.HeadBytes); err != nil {
 		return nil, err
 	}
 	l.point = fresh
 	text, err := os.ReadFile(l.path)
-	if errors.Is(err, os.ErrNotExist) || o.restart {
+	if errors.Is(err, os.ErrNotExist) || o.Restart {
 		return l, nil
 	}
 	if err != nil {
@@ -93,35 +92,23 @@ func openLedger(file *os.File, name string, o importOptions) (*importLedger, err
 	return l, nil
 }
 
-func (l *importLedger) hashHead(n int64) (string, error) {
+func (l *ledger) hashHead(n int64) (string, error) {
 	head, err := io.ReadAll(io.NewSectionReader(l.file, 0, n))
 	return headHash(head), err
 }
 
-func (l *importLedger) endsLine(offset int64) bool {
+func (l *ledger) endsLine(offset int64) bool {
 	b := make([]byte, 1)
 	_, err := l.file.ReadAt(b, max(0, offset-1))
 	return err == nil && (offset == 0 || b[0] == '\n')
 }
 
-func (l *importLedger) complete() bool {
+func (l *ledger) complete() bool {
 	return l.file != nil && l.point.Offset > 0 && l.point.Offset == l.size
 }
 
-// outcome is how the command ends after everything was acknowledged.
-func (l *importLedger) outcome() error {
-	if l.point.Rejected == 0 {
-		return nil
-	}
-	where := ""
-	if l.rejectedFile != "" {
-		where = "; see " + l.rejectedFile
-	}
-	return cli.ExitError{Err: fmt.Errorf("%d events were rejected%s", l.point.Rejected, where), Status: 3}
-}
-
-// openRejected makes the file of refused events as long as the checkpoint says, so that a line is never in it twice.
-func (l *importLedger) openRejected() error {
+// openRejected makes the file of rejected events as long as the checkpoint says, so that a line is never in it twice.
+func (l *ledger) openRejected() error {
 	if l.rejectedFile == "" {
 		return nil
 	}
@@ -145,11 +132,11 @@ func (l *importLedger) openRejected() error {
 }
 
 // done takes an answered batch and says how many batches joined the acknowledged prefix by it.
-func (l *importLedger) done(b *importBatch) (advanced int, err error) {
+func (l *ledger) done(b *Batch) (advanced int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.waiting == nil {
-		l.waiting = map[int]*importBatch{}
+		l.waiting = map[int]*Batch{}
 	}
 	l.waiting[b.number] = b
 	for {
@@ -158,13 +145,13 @@ func (l *importLedger) done(b *importBatch) (advanced int, err error) {
 			break
 		}
 		delete(l.waiting, l.next)
-		if err := l.writeRejected(b.rejected); err != nil {
+		if err := l.writeRejected(b.Rejected); err != nil {
 			return advanced, err
 		}
 		l.point.Offset, l.point.Line = b.end, b.lastLine
-		l.point.Stored += b.stored
-		l.point.Duplicate += b.duplicate
-		l.point.Rejected += int64(len(b.rejected))
+		l.point.Stored += b.Stored
+		l.point.Duplicate += b.Duplicate
+		l.point.Rejected += int64(len(b.Rejected))
 		l.next++
 		advanced++
 	}
@@ -174,7 +161,7 @@ func (l *importLedger) done(b *importBatch) (advanced int, err error) {
 	return advanced, nil
 }
 
-func (l *importLedger) writeRejected(lines []rejectedLine) error {
+func (l *ledger) writeRejected(lines []RejectedLine) error {
 	if len(lines) == 0 || l.rejectedFile == "" {
 		return nil
 	}
@@ -199,7 +186,7 @@ func (l *importLedger) writeRejected(lines []rejectedLine) error {
 }
 
 // saveLocked puts the checkpoint into place whole: a crash leaves the old one or the new one.
-func (l *importLedger) saveLocked() error {
+func (l *ledger) saveLocked() error {
 	l.savedAt = time.Now()
 	if l.file == nil {
 		return nil
@@ -215,7 +202,7 @@ func (l *importLedger) saveLocked() error {
 }
 
 // close saves the checkpoint. At the end of the input its last empty lines count as acknowledged too.
-func (l *importLedger) close(complete bool) error {
+func (l *ledger) close(complete bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if complete {
@@ -228,7 +215,7 @@ func (l *importLedger) close(complete bool) error {
 	return err
 }
 
-func (l *importLedger) snapshot() checkpoint {
+func (l *ledger) snapshot() checkpoint {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.point
