@@ -1,0 +1,142 @@
+// Package quarantine lists, exports and deletes the events that passed the door but that PostgreSQL would not store.
+//
+// Package copyin puts them there, and package retain removes them by age; the deletion that an operator asks for stands
+// here, since no stage ever does it. What is deleted is gone: export it first.
+package quarantine
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"sluice.example/sluice/pipeline"
+)
+
+// Filter picks events; fields without a value match all.
+type Filter struct {
+	Tenant int32
+	// SQLState is PostgreSQL's code for why it would not store the event.
+	SQLState string
+	// Event is an id, as it was sent or as a UUID.
+	Event string
+	// OlderThan leaves out what came within this time.
+	OlderThan time.Duration
+}
+
+func (f Filter) arguments() pgx.NamedArgs {
+	var id *pipeline.UUID
+	if f.Event != "" {
+		u, ok := pipeline.ParseUUID(f.Event)
+		if !ok {
+			u = pipeline.HashUUID(f.Event)
+		}
+		id = &u
+	}
+	return pgx.NamedArgs{"tenant": f.Tenant, "sqlstate": f.SQLState, "event": id, "older": f.OlderThan.Seconds()}
+}
+
+// whereSQL reads the whole table, which is small in any healthy system.
+const whereSQL = `
+from quarantine
+where (@tenant = 0 or tenant_id = @tenant)
+    and (@sqlstate = '' or sqlstate = @sqlstate)
+    and (@event::uuid is null or event_id = @event)
+    and quarantined_at <= now() - @older::float8 * interval '1 second'`
+
+// Event is one of them.
+type Event struct {
+	Tenant        int32         `db:"tenant_id" json:"tenant_id"`
+	ID            pipeline.UUID `db:"event_id" json:"event_id"`
+	OccurredAt    time.Time     `db:"occurred_at" json:"occurred_at"`
+	QuarantinedAt time.Time     `db:"quarantined_at" json:"quarantined_at"`
+	SQLState      string        `db:"sqlstate" json:"sqlstate"`
+	Reason        string        `db:"reason" json:"reason"`
+	// Bytes is the length of the event as JSON.
+	Bytes int `db:"bytes" json:"bytes"`
+}
+
+const listSQL = `
+select tenant_id, event_id, occurred_at, quarantined_at, sqlstate, reason, octet_length(event) as bytes` + whereSQL + `
+order by quarantined_at desc, event_id limit @limit`
+
+// List returns the newest events that match, at most limit of them.
+func List(ctx context.Context, conn *pgx.Conn, f Filter, limit int) ([]Event, error) {
+	args := f.arguments()
+	args["limit"] = limit
+	rows, err := conn.Query(ctx, listSQL, args)
+	if err != nil {
+		return nil, fmt.Errorf("quarantine list: %w", err)
+	}
+	events, err := pgx.CollectRows(rows, pgx.RowToStructByName[Event])
+	if err != nil {
+		return nil, fmt.Errorf("quarantine list: %w", err)
+	}
+	return events, nil
+}
+
+// Print writes a list for people.
+func Print(w io.Writer, events []Event) error {
+	var b strings.Builder
+	for _, e := range events {
+		fmt.Fprintf(&b, "%s  tenant %d  %s  %d bytes, occurred %s\n    %s: %s\n",
+			e.QuarantinedAt.UTC().Format(time.RFC3339), e.Tenant, e.ID, e.Bytes, e.OccurredAt.UTC().Format(time.RFC3339),
+			e.SQLState, strings.ReplaceAll(e.Reason, "\n", " "))
+	}
+	if len(events) == 0 {
+		b.WriteString("nothing is in quarantine\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+const exportSQL = `select event` + whereSQL + ` order by quarantined_at, event_id`
+
+// Export writes the events that match, the oldest first, one a line, as they would have to be posted again. It returns
+// how many there were.
+func Export(ctx context.Context, conn *pgx.Conn, f Filter, w io.Writer) (n int, err error) {
+	rows, err := conn.Query(ctx, exportSQL, f.arguments())
+	if err != nil {
+		return 0, fmt.Errorf("quarantine export: %w", err)
+	}
+	out := bufio.NewWriter(w)
+	var event json.RawMessage
+	_, err = pgx.ForEachRow(rows, []any{&event}, func() error {
+		n++
+		_, err := fmt.Fprintf(out, "%s\n", event)
+		return err
+	})
+	if err == nil {
+		err = out.Flush()
+	}
+	if err != nil {
+		return n, fmt.Errorf("quarantine export: %w", err)
+	}
+	return n, nil
+}
+
+const countSQL = `select count(*)` + whereSQL
+
+// Count returns how many events match.
+func Count(ctx context.Context, conn *pgx.Conn, f Filter) (n int64, err error) {
+	if err := conn.QueryRow(ctx, countSQL, f.arguments()).Scan(&n); err != nil {
+		return 0, fmt.Errorf("quarantine: %w", err)
+	}
+	return n, nil
+}
+
+const deleteSQL = `delete` + whereSQL
+
+// Delete removes the events that match for good, and returns how many there were.
+func Delete(ctx context.Context, conn *pgx.Conn, f Filter) (int64, error) {
+	tag, err := conn.Exec(ctx, deleteSQL, f.arguments())
+	if err != nil {
+		return 0, fmt.Errorf("quarantine delete: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}
