@@ -135,8 +135,6 @@ func (c *config) settings() []*setting {
 		{key: "sweep.reseed-after", value: &c.sweep.ReseedAfter, doc: "an absence or rate rule that no node had in force for so long gets its timers or counts from the stored events; longer than reloading all nodes takes"},
 
 		{key: "claim.lease", value: &c.claim.Lease, doc: "how long a claimed message belongs to its worker. A worker that is killed delays its messages by this much"},
-		{key: "claim.timeout", value: &c.claim.Timeout, doc: "bound on every statement that claims or records"},
-		{key: "claim.gauge-interval", value: &c.claim.GaugeInterval, doc: "how often the backlog is counted for the metrics"},
 
 		{key: "deliver.poll-interval", value: &c.deliver.PollInterval, doc: "how often the outbox is looked at when nothing woke the dispatcher"},
 		{key: "deliver.claim-batch", value: &c.deliver.ClaimBatch, unit: "messages", doc: "most messages that one claim takes"},

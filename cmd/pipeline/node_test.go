@@ -223,7 +223,7 @@ func writeRules(t *testing.T, url string, retry string) []string {
 			t.Fatal(err)
 		}
 	}
-	return []string{"--rules", "../../rules/shop.yaml", "--destinations", file, "--claim.lease", "5s", "--claim.timeout", "2s"}
+	return []string{"--rules", "../../rules/shop.yaml", "--destinations", file, "--claim.lease", "5s"}
 }
 
 func isSeconds(s string) bool {

@@ -29,7 +29,7 @@ func (q *Queue) Extend(ctx context.Context, leases []pipeline.Lease) (map[int64]
 	for i, l := range leases {
 		ids[i], tokens[i] = l.ID, l.Token.String()
 	}
-	ctx, cancel := context.WithTimeout(ctx, q.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, q.cfg.timeout())
 	defer cancel()
 	end := time.Now().Add(q.cfg.Lease) // before the statement, as in Claim
 	rows, err := q.pool.Query(ctx, extendSQL, q.mode, ids, tokens, q.cfg.Lease.Seconds())

@@ -73,7 +73,7 @@ func (q *Queue) Finish(ctx context.Context, results []pipeline.Result) (late int
 	if len(results) == 0 {
 		return 0, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, q.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, q.cfg.timeout())
 	defer cancel()
 	now := time.Now()
 	c := newColumns(now, results)

@@ -34,7 +34,7 @@ where backend_xmin is not null and pid <> pg_backend_pid() and backend_type in (
 // Run keeps the gauges of the backlog fresh until ctx ends, and returns nil. A count that fails is counted as an error and
 // repeated at the next turn; meanwhile the gauges keep what they had.
 func (q *Queue) Run(ctx context.Context) error {
-	tick := time.NewTicker(q.cfg.GaugeInterval)
+	tick := time.NewTicker(gaugeInterval)
 	defer tick.Stop()
 	for {
 		if err := q.count(ctx); err != nil && ctx.Err() == nil {
@@ -54,7 +54,7 @@ type backlog struct {
 }
 
 func (q *Queue) count(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, q.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, q.cfg.timeout())
 	defer cancel()
 	rows, err := q.pool.Query(ctx, backlogSQL)
 	if err != nil {

@@ -127,7 +127,7 @@ func (q *Queue) Claim(ctx context.Context, room map[string]int) ([]pipeline.Leas
 	for i, d := range destinations {
 		rooms[i], order[i] = int32(room[d]), q.order[d]
 	}
-	ctx, cancel := context.WithTimeout(ctx, q.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, q.cfg.timeout())
 	defer cancel()
 	token := pipeline.NewUUIDv4()
 	start := time.Now() // before the statement, so that Until errs on the early side

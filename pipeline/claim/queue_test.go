@@ -281,14 +281,11 @@ func TestCount(t *testing.T) {
 	}
 }
 
-func TestConfigFaultsComeTogether(t *testing.T) {
-	_, err := New(Config{Lease: time.Millisecond, Timeout: 0, GaugeInterval: -1}, nil, nil, nil)
-	if err == nil {
-		t.Fatal("New took it; want an error")
+func TestShortLeaseIsRefused(t *testing.T) {
+	if _, err := New(Config{Lease: time.Millisecond}, nil, nil, nil); err == nil || !strings.Contains(err.Error(), "claim.lease") {
+		t.Errorf("New with a lease of 1 ms = %v; want an error that names claim.lease", err)
 	}
-	for _, key := range []string{"claim.lease", "claim.timeout", "claim.gauge-interval"} {
-		if !strings.Contains(err.Error(), key) {
-			t.Errorf("error %q does not name %s", err, key)
-		}
+	if got := (Config{Lease: 4 * time.Second}).timeout(); got != 2*time.Second {
+		t.Errorf("with a lease of 4 s a statement may take %s; want 2 s", got)
 	}
 }

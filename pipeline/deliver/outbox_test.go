@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -45,9 +46,10 @@ func node(t *testing.T, pool *pgxpool.Pool, ds deliver.Destinations) (d *deliver
 	return d, stop
 }
 
-func hook(t *testing.T, url string) deliver.Destinations {
+func hook(t *testing.T, url string, settings ...string) deliver.Destinations {
 	t.Helper()
-	ds, err := deliver.Parse("destinations.yaml", fmt.Appendf(nil, "destinations: [{name: crm, url: '%s', secret_env: S, allow_private: true}]", url),
+	ds, err := deliver.Parse("destinations.yaml", fmt.Appendf(nil, "destinations: [{%s}]",
+		strings.Join(append(settings, "name: crm", "url: '"+url+"'", "secret_env: S", "allow_private: true"), ", ")),
 		func(string) (string, bool) { return "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", true })
 	if err != nil {
 		t.Fatal(err)
