@@ -53,7 +53,6 @@ func (p *planner) planDelivery(sweep *bench.Sweep) {
 	p.set("concurrency (of the destination)", number(concurrency), "%s; of all nodes together", little)
 	p.set("deliver.claim-batch", number(batch), "%s", batchWhy)
 	p.set("claim.lease", fmt.Sprintf("%gs", max(60, lease)), "formula: prefetch %d x timeout %g s + %g s for recording = %g s, at least the default, so that a pause of the database does not cost every lease", prefetch, sendTimeout, leaseMargin, lease)
-	p.set("deliver.max-held", number(max(10_000, prefetch*concurrency)), "formula: concurrency x prefetch, at least the default")
 }
 
 // enough is the point with the least concurrency that delivers rate.

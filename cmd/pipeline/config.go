@@ -138,11 +138,7 @@ func (c *config) settings() []*setting {
 
 		{key: "deliver.poll-interval", value: &c.deliver.PollInterval, doc: "how often the outbox is looked at when nothing woke the dispatcher"},
 		{key: "deliver.claim-batch", value: &c.deliver.ClaimBatch, unit: "messages", doc: "most messages that one claim takes"},
-		{key: "deliver.max-held", value: &c.deliver.MaxHeld, unit: "messages", doc: "most messages that this process holds leases on"},
 		{key: "deliver.max-bytes", value: &c.deliver.MaxBytes, unit: "bytes", doc: "no more is claimed while the payloads held are over this"},
-		{key: "deliver.record-batch", value: &c.deliver.RecordBatch, unit: "messages", doc: "most results that one statement records"},
-		{key: "deliver.record-wait", value: &c.deliver.RecordWait, doc: "how long a result waits for others to be recorded with"},
-		{key: "deliver.drain-timeout", value: &c.deliver.DrainTimeout, doc: "how long sends under way may take when the process stops; then their connections are closed"},
 		{key: "deliver.allow-networks", value: &c.deliver.AllowNetworks, unit: "networks", doc: "networks such as 10.1.0.0/16 at which every destination may be called although they are not public"},
 
 		{key: "retain.interval", value: &c.retain.Interval, doc: "pause between two passes of housekeeping"},

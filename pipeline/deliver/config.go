@@ -15,34 +15,42 @@ type Config struct {
 	PollInterval time.Duration
 	// ClaimBatch is the most messages that one claim takes, over all destinations; deliver.claim-batch, default 1,000.
 	ClaimBatch int
-	// MaxHeld is the most messages that this process holds leases on; deliver.max-held, default 10,000.
-	MaxHeld int
 	// MaxBytes stops claiming while the payloads held are more than this; deliver.max-bytes, default 64 MiB. One claim
 	// may go over it, by its payloads.
 	MaxBytes int
-	// RecordBatch is the most results that are recorded by one statement; deliver.record-batch, default 1,000.
-	RecordBatch int
-	// RecordWait is how long a result waits for others to be recorded with; deliver.record-wait, default 5 ms: at
-	// 10,000 deliveries a second that is 50 results a statement and more, since while one runs the results for the next
-	// gather anyway. The message is delivered by then; only its record waits.
-	RecordWait time.Duration
-	// DrainTimeout is how long sends that are under way may take when the process stops; deliver.drain-timeout, default
-	// 10 s. After it their connections are closed.
-	DrainTimeout time.Duration
 	// AllowNetworks are networks such as 10.1.0.0/16 whose addresses every destination may be called at, although they
 	// are not public; deliver.allow-networks, default none.
 	AllowNetworks []string
+	// DrainTimeout is how long sends that are under way may take when the process stops. After it their connections are
+	// closed. Default 10 s; the program takes it from its own drain-timeout.
+	DrainTimeout time.Duration
 }
+
+// maxHeld is the most messages that a process holds leases on: 10,000, a guess at what costs little memory beside
+// their payloads, or twice what the biggest destination may hold, so that none waits for results to be recorded.
+func maxHeld(ds Destinations) int {
+	most := 10_000
+	for _, d := range ds.list {
+		most = max(most, 2*d.capacity())
+	}
+	return most
+}
+
+// recordBatch is the most results that one statement records. As many as a claim takes: larger statements cost no less
+// for each message.
+const recordBatch = 1000
+
+// recordWait is how long a result waits for others to be recorded with. At 10,000 deliveries a second that is 50 results
+// a statement and more, since while one runs the results for the next gather anyway. The message is delivered by then;
+// only its record waits.
+const recordWait = 5 * time.Millisecond
 
 // DefaultConfig is complete and valid.
 func DefaultConfig() Config {
 	return Config{
 		PollInterval: time.Second,
 		ClaimBatch:   1000,
-		MaxHeld:      10_000,
 		MaxBytes:     64 << 20,
-		RecordBatch:  1000,
-		RecordWait:   5 * time.Millisecond,
 		DrainTimeout: 10 * time.Second,
 	}
 }
@@ -55,17 +63,9 @@ func (c Config) validate() error {
 		}
 	}
 	atLeast("claim-batch", c.ClaimBatch, 1)
-	atLeast("max-held", c.MaxHeld, 1)
 	atLeast("max-bytes", c.MaxBytes, 1)
-	atLeast("record-batch", c.RecordBatch, 1)
 	if c.PollInterval < time.Millisecond {
 		errs = append(errs, fmt.Errorf("deliver.poll-interval is %s: set it to at least 1ms", c.PollInterval))
-	}
-	if c.RecordWait < 0 {
-		errs = append(errs, fmt.Errorf("deliver.record-wait is %s: set it to 0 or more", c.RecordWait))
-	}
-	if c.DrainTimeout < 0 {
-		errs = append(errs, fmt.Errorf("deliver.drain-timeout is %s: set it to 0 (stop at once) or more", c.DrainTimeout))
 	}
 	return errors.Join(errs...)
 }

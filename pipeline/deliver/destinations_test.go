@@ -156,11 +156,11 @@ func TestLeaseTooShortIsRefusedWithTheNumbers(t *testing.T) {
 }
 
 func TestConfigFaultsComeTogether(t *testing.T) {
-	_, err := New(Config{RecordWait: -1, DrainTimeout: -1, AllowNetworks: []string{"10.0.0.1"}}, Destinations{}, &fakeQueue{}, nil, nil)
+	_, err := New(Config{AllowNetworks: []string{"10.0.0.1"}}, Destinations{}, &fakeQueue{}, nil, nil)
 	if err == nil {
 		t.Fatal("New took it")
 	}
-	for _, key := range []string{"poll-interval", "claim-batch", "max-held", "max-bytes", "record-batch", "record-wait", "drain-timeout", "allow-networks"} {
+	for _, key := range []string{"poll-interval", "claim-batch", "max-bytes", "allow-networks"} {
 		if !strings.Contains(err.Error(), "deliver."+key) {
 			t.Errorf("error %q does not name deliver.%s", err, key)
 		}

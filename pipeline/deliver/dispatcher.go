@@ -46,8 +46,9 @@ type Dispatcher struct {
 	metrics *Metrics
 	log     *slog.Logger
 
-	lanes map[string]*lane
-	order []*lane
+	lanes   map[string]*lane
+	order   []*lane
+	maxHeld int
 
 	nudge, freed chan struct{}
 	results      chan done
@@ -81,7 +82,7 @@ func New(cfg Config, ds Destinations, queue Queue, metrics *Metrics, log *slog.L
 	}
 	d := &Dispatcher{cfg: cfg, queue: queue, metrics: metrics, log: log, lanes: map[string]*lane{},
 		nudge: make(chan struct{}, 1), freed: make(chan struct{}, 1), draining: make(chan struct{}),
-		results: make(chan done, cfg.MaxHeld)} // a sender never waits for the database
+		maxHeld: maxHeld(ds), results: make(chan done, maxHeld(ds))} // a sender never waits for the database
 	for _, dest := range ds.list {
 		l := newLane(dest, dest.open(g), metrics)
 		d.lanes[dest.Name] = l
@@ -207,7 +208,7 @@ func (d *Dispatcher) wake() {
 
 // room is what to claim for each destination. The claim as a whole is bounded, so the lanes take turns in being first.
 func (d *Dispatcher) room(turn int) map[string]int {
-	left := min(d.cfg.ClaimBatch, d.cfg.MaxHeld-int(d.held.Load()))
+	left := min(d.cfg.ClaimBatch, d.maxHeld-int(d.held.Load()))
 	if int(d.bytes.Load()) >= d.cfg.MaxBytes {
 		return nil
 	}

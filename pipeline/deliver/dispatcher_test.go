@@ -355,15 +355,22 @@ func TestQueueFailuresAreRepeated(t *testing.T) {
 func TestHeldIsBounded(t *testing.T) {
 	release := make(chan struct{})
 	url := receiver(t, func(http.ResponseWriter, *http.Request) { <-release })
-	for name, change := range map[string]func(*Config){
-		"messages": func(c *Config) { c.MaxHeld = 20 },
-		"bytes":    func(c *Config) { c.MaxBytes, c.ClaimBatch = 10, 20 },
-	} {
+	for _, name := range []string{"messages", "bytes"} {
 		cfg := DefaultConfig()
-		change(&cfg)
+		cfg.ClaimBatch = 20
+		if name == "bytes" {
+			cfg.MaxBytes = 10
+		}
 		q := &fakeQueue{lease: time.Minute}
 		q.add("crm", 100)
-		d := start(t, cfg, destinations(t, hook("crm", url)), q)
+		d, err := New(cfg, destinations(t, hook("crm", url)), q, testMetrics(), discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "messages" {
+			d.maxHeld = 20
+		}
+		run(t, d)
 		pgtest.Eventually(t, "20 held", func() bool { return d.held.Load() == 20 })
 		d.Nudge()
 		pgtest.Eventually(t, "the nudge was taken", func() bool { return len(d.nudge) == 0 })

@@ -174,11 +174,17 @@ func start(t testing.TB, cfg Config, ds Destinations, q Queue) running {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return running{d, run(t, d)}
+}
+
+// run runs a dispatcher until the end of the test or until stop, which waits for it.
+func run(t testing.TB, d *Dispatcher) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
 	var once sync.Once
-	stop := func() {
+	stop = func() {
 		once.Do(func() {
 			cancel()
 			select {
@@ -192,7 +198,7 @@ func start(t testing.TB, cfg Config, ds Destinations, q Queue) running {
 		})
 	}
 	t.Cleanup(stop)
-	return running{d, stop}
+	return stop
 }
 
 // refusedAddress is a port that nobody listens on.

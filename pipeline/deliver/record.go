@@ -8,10 +8,10 @@ import (
 )
 
 // record writes results to the queue until there are no more, or until ctx ends while the queue refuses them. While
-// one statement runs, the results of the next gather; after a pause, the first one waits RecordWait for others, unless
+// one statement runs, the results of the next gather; after a pause, the first one waits recordWait for others, unless
 // nothing else is held.
 func (d *Dispatcher) record(ctx context.Context) {
-	batch, results := make([]done, 0, d.cfg.RecordBatch), make([]pipeline.Result, 0, d.cfg.RecordBatch)
+	batch, results := make([]done, 0, recordBatch), make([]pipeline.Result, 0, recordBatch)
 	for first := range d.results {
 		batch, results = d.gather(append(batch[:0], first)), results[:0]
 		for i := range batch {
@@ -24,9 +24,9 @@ func (d *Dispatcher) record(ctx context.Context) {
 
 // gather adds what else is there, waiting for it for a moment.
 func (d *Dispatcher) gather(batch []done) []done {
-	timer := time.NewTimer(d.cfg.RecordWait)
+	timer := time.NewTimer(recordWait)
 	defer timer.Stop()
-	for len(batch) < d.cfg.RecordBatch && len(batch) < int(d.held.Load()) {
+	for len(batch) < recordBatch && len(batch) < int(d.held.Load()) {
 		select {
 		case r, ok := <-d.results:
 			if !ok {
@@ -66,7 +66,7 @@ func (d *Dispatcher) free(batch []done) {
 		byLane[r.lane]++
 		bytes += r.bytes
 	}
-	full := int(d.bytes.Load()) >= d.cfg.MaxBytes || int(d.held.Load()) >= d.cfg.MaxHeld
+	full := int(d.bytes.Load()) >= d.cfg.MaxBytes || int(d.held.Load()) >= d.maxHeld
 	d.held.Add(-int64(len(batch)))
 	d.bytes.Add(-int64(bytes))
 	wake := full
