@@ -99,7 +99,7 @@ func claims(b *testing.B, pg *Database, q *claim.Queue) (took []time.Duration) {
 	}
 	for range claimRounds {
 		start := time.Now()
-		leases, err := q.Claim(ctx, map[string]int{"crm": claimBatch})
+		leases, err := q.Claim(ctx, []pipeline.Want{{Destination: "crm", Room: claimBatch}})
 		took = append(took, time.Since(start))
 		if err != nil || len(leases) != claimBatch {
 			b.Fatalf("claimed %d of %d: %v", len(leases), claimBatch, err)

@@ -83,7 +83,7 @@ func (l *lab) claim(ctx context.Context) ([]Result, error) {
 		leased := map[int64]int{}
 		spent, err = measure(l.db, 0, func() error {
 			for {
-				leases, err := queue.Claim(ctx, map[string]int{"receiver": batch})
+				leases, err := queue.Claim(ctx, []pipeline.Want{{Destination: "receiver", Room: batch}})
 				if err != nil || len(leases) == 0 {
 					return err
 				}

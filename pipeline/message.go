@@ -29,6 +29,25 @@ type Message struct {
 	CreatedAt time.Time
 }
 
+// Want is how many messages of one destination a worker has room for.
+type Want struct {
+	Destination string
+	Room        int
+	Order       Order
+}
+
+// Order says whether a destination's messages are given out in the order of their ids.
+type Order int16
+
+const (
+	// Unordered: all due messages may be out at the same time.
+	Unordered Order = iota
+	// DeadSkips: each subject has one message out at a time, in the order of ids; the next one comes when it is final.
+	DeadSkips
+	// DeadBlocks: as DeadSkips, and a dead message holds up those after it until it is retried or discarded.
+	DeadBlocks
+)
+
 // Lease is the right to deliver one message until a moment. Every write about the message carries the token; when the
 // lease has run out and another worker has taken the message, such a write changes nothing.
 type Lease struct {

@@ -243,7 +243,7 @@ func (m *machine) own(b *testing.B) float64 {
 	if err != nil {
 		b.Fatal(err)
 	}
-	d, err := deliver.New(deliver.DefaultConfig(), ds, q, deliver.NewMetrics(prometheus.NewRegistry()), log)
+	d, err := deliver.New(deliver.DefaultConfig(), ds, q, claim.DefaultConfig().Lease, deliver.NewMetrics(prometheus.NewRegistry()), log)
 	if err != nil {
 		b.Fatal(err)
 	}

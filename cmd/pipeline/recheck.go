@@ -25,8 +25,8 @@ type recheckedQueue struct {
 // releaseFor is when messages that could not be looked at are due again.
 const releaseFor = time.Second
 
-func (q recheckedQueue) Claim(ctx context.Context, room map[string]int) ([]pipeline.Lease, error) {
-	leases, err := q.Queue.Claim(ctx, room)
+func (q recheckedQueue) Claim(ctx context.Context, wants []pipeline.Want) ([]pipeline.Lease, error) {
+	leases, err := q.Queue.Claim(ctx, wants)
 	if err != nil || len(leases) == 0 {
 		return leases, err
 	}

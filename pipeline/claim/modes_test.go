@@ -29,7 +29,7 @@ func TestExecModes(t *testing.T) {
 		defer other.Close()
 		q := newQueue(t, other)
 		insert(t, pool, "crm", 4)
-		leases, err := q.Claim(t.Context(), map[string]int{"crm": 10})
+		leases, err := q.Claim(t.Context(), []pipeline.Want{{Destination: "crm", Room: 10}})
 		if err != nil || len(leases) != 4 {
 			t.Errorf("%s: Claim = %d leases, %v; want 4", mode, len(leases), err)
 			continue

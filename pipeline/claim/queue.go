@@ -8,6 +8,7 @@
 package claim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -30,8 +31,6 @@ type Queue struct {
 	log     *slog.Logger
 	mode    pgx.QueryExecMode
 
-	order map[string]int16 // how to claim for a destination that keeps an order; see Ordered
-
 	last atomic.Int64 // how many leases the last claim gave: room for the next one's
 
 	mu      sync.Mutex
@@ -45,7 +44,7 @@ func New(cfg Config, pool *pgxpool.Pool, metrics *Metrics, log *slog.Logger) (*Q
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	q := &Queue{cfg: cfg, pool: pool, metrics: metrics, log: log, counted: map[string]struct{}{}, order: map[string]int16{}, cursors: map[string]*cursor{}}
+	q := &Queue{cfg: cfg, pool: pool, metrics: metrics, log: log, counted: map[string]struct{}{}, cursors: map[string]*cursor{}}
 	// A prepared statement keeps its plan. One made while the outbox was empty reads the whole table, and would go on
 	// doing so while it fills. Planning takes 0.2 ms for a whole batch. Who chose another mode, for a pooler, keeps it.
 	q.mode = pool.Config().ConnConfig.DefaultQueryExecMode
@@ -54,21 +53,6 @@ func New(cfg Config, pool *pgxpool.Pool, metrics *Metrics, log *slog.Logger) (*Q
 	}
 	return q, nil
 }
-
-// Lease is how long a claim lasts.
-func (q *Queue) Lease() time.Duration { return q.cfg.Lease }
-
-// Ordered makes a destination's messages be claimed one at a time for each subject, in the order of their ids: the next
-// one comes when the one before is final. With deadBlocks, a dead one holds up those after it until it is retried or
-// discarded; without, they go on. To be called before the first Claim.
-func (q *Queue) Ordered(destination string, deadBlocks bool) {
-	q.order[destination] = orderDeadSkips
-	if deadBlocks {
-		q.order[destination] = orderDeadBlocks
-	}
-}
-
-const orderDeadSkips, orderDeadBlocks = 1, 2
 
 // claimSQL leases up to room messages for each destination.
 //
@@ -109,29 +93,28 @@ where message_id = any (array(select message_id from due))
 returning message_id, tenant_id, type, subject_key, idempotency_key, destination, payload::text, headers,
     rule_id is not null, created_at, attempts, redrives, run_after`
 
-// Claim leases at most room[d] due messages of each destination d, in the order of message ids. It returns as soon as
-// they are committed, or with the error, after which nothing is known to be leased: whatever is comes back by itself
-// when the lease ends.
-func (q *Queue) Claim(ctx context.Context, room map[string]int) ([]pipeline.Lease, error) {
-	destinations := make([]string, 0, len(room))
-	for d, n := range room {
-		if n > 0 {
-			destinations = append(destinations, d)
-		}
-	}
-	if len(destinations) == 0 {
+// Claim leases at most want.Room due messages of each destination, in the order of message ids. It names a destination
+// once. It returns as soon as they are committed, or with the error, after which nothing is known to be leased: whatever
+// is comes back by itself when the lease ends.
+func (q *Queue) Claim(ctx context.Context, wants []pipeline.Want) ([]pipeline.Lease, error) {
+	if len(wants) == 0 {
 		return nil, nil
 	}
-	slices.Sort(destinations)
-	rooms, order := make([]int32, len(destinations)), make([]int16, len(destinations))
-	for i, d := range destinations {
-		rooms[i], order[i] = int32(room[d]), q.order[d]
+	wants = slices.Clone(wants)
+	slices.SortFunc(wants, func(a, b pipeline.Want) int { return cmp.Compare(a.Destination, b.Destination) })
+	destinations := make([]string, len(wants))
+	rooms := make([]int32, len(wants))
+	order := make([]int16, len(wants))
+	for i, w := range wants {
+		destinations[i] = w.Destination
+		rooms[i] = int32(w.Room)
+		order[i] = int16(w.Order)
 	}
 	ctx, cancel := context.WithTimeout(ctx, q.cfg.timeout())
 	defer cancel()
 	token := pipeline.NewUUIDv4()
 	start := time.Now() // before the statement, so that Until errs on the early side
-	times, ids, full := q.starts(start, destinations)
+	times, ids, full := q.starts(start, wants)
 	rows, err := q.pool.Query(ctx, claimSQL, q.mode, destinations, rooms, q.cfg.Lease.Seconds(), token, order, times, ids)
 	if err != nil {
 		return nil, q.failed("claim", err)
@@ -157,8 +140,10 @@ func (q *Queue) Claim(ctx context.Context, room map[string]int) ([]pipeline.Leas
 	took := time.Since(start)
 	q.metrics.claimSeconds.Observe(took.Seconds())
 	q.mu.Lock()
-	for i, d := range destinations {
-		q.cursors[d].ended(time.Now(), full[i], taken[d] >= room[d], ends[d].time, ends[d].id, took, q.cfg.Lease/2)
+	for i, w := range wants {
+		last := ends[w.Destination]
+		filled := taken[w.Destination] >= w.Room
+		q.cursors[w.Destination].ended(time.Now(), full[i], filled, last.time, last.id, took, q.cfg.Lease/2)
 	}
 	q.mu.Unlock()
 	if len(leases) == 0 {
@@ -178,19 +163,21 @@ type end struct {
 	id   int64
 }
 
-// starts says where to begin for each destination. Where order is kept that is always the beginning: a message becomes
+// starts returns where to begin for each destination. Where order is kept that is always the beginning: a message becomes
 // due when the one before it is final, however old it is.
-func (q *Queue) starts(now time.Time, destinations []string) (times []time.Time, ids []int64, full []bool) {
-	times, ids, full = make([]time.Time, len(destinations)), make([]int64, len(destinations)), make([]bool, len(destinations))
+func (q *Queue) starts(now time.Time, wants []pipeline.Want) (times []time.Time, ids []int64, full []bool) {
+	times = make([]time.Time, len(wants))
+	ids = make([]int64, len(wants))
+	full = make([]bool, len(wants))
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for i, d := range destinations {
-		c := q.cursors[d]
+	for i, w := range wants {
+		c := q.cursors[w.Destination]
 		if c == nil {
 			c = &cursor{}
-			q.cursors[d] = c
+			q.cursors[w.Destination] = c
 		}
-		if q.order[d] == 0 {
+		if w.Order == pipeline.Unordered {
 			times[i], ids[i], full[i] = c.start(now)
 		}
 		if full[i] {

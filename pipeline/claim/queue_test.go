@@ -54,7 +54,7 @@ func insert(t *testing.T, pool *pgxpool.Pool, destination string, n int) {
 
 func claim(t *testing.T, q *Queue, destination string, room int) []pipeline.Lease {
 	t.Helper()
-	leases, err := q.Claim(t.Context(), map[string]int{destination: room})
+	leases, err := q.Claim(t.Context(), []pipeline.Want{{Destination: destination, Room: room}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,8 +95,8 @@ func TestClaimGivesTheMessage(t *testing.T) {
 		l.Headers["X-Shop"] != "demo" || !l.Rule || l.Attempt != 1 || l.CreatedAt.IsZero() || l.IdempotencyKey == (pipeline.UUID{}) {
 		t.Errorf("lease = %+v", l)
 	}
-	if want := before.Add(q.Lease()); l.Until.Before(want) || l.Until.After(want.Add(time.Minute)) {
-		t.Errorf("lease ends %s after the claim; want about %s", l.Until.Sub(before), q.Lease())
+	if want := before.Add(q.cfg.Lease); l.Until.Before(want) || l.Until.After(want.Add(time.Minute)) {
+		t.Errorf("lease ends %s after the claim; want about %s", l.Until.Sub(before), q.cfg.Lease)
 	}
 	got := value(t, pool, `select concat_ws(' ', status, attempts, lease_token = $1, locked_until > now()) from outbox`, l.Token)
 	if got != "pending 1 t t" {
@@ -115,7 +115,8 @@ func TestClaimKeepsRoomAndTime(t *testing.T) {
 	insert(t, pool, "paused", 10)
 	exec(t, pool, `update outbox set run_after = now() + interval '1 hour' where destination = 'sales' and dedupe_key <> 'sales:7'`)
 	exec(t, pool, `update outbox set run_after = run_after - i * interval '1 minute' from generate_series(1, 10) i where dedupe_key = 'crm:' || i`)
-	leases, err := q.Claim(t.Context(), map[string]int{"crm": 3, "sales": 5, "other": 7})
+	leases, err := q.Claim(t.Context(), []pipeline.Want{
+		{Destination: "crm", Room: 3}, {Destination: "sales", Room: 5}, {Destination: "other", Room: 7}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +143,7 @@ func TestConcurrentClaimsAreDisjoint(t *testing.T) {
 			for {
 				// SKIP LOCKED may make a claim come back empty while others hold what is left, so all are asked for
 				// until nothing is due.
-				leases, err := q.Claim(context.Background(), map[string]int{"crm": 37})
+				leases, err := q.Claim(context.Background(), []pipeline.Want{{Destination: "crm", Room: 37}})
 				if err != nil {
 					t.Error(err)
 					return
@@ -182,8 +183,8 @@ func TestExtend(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if end, ok := ends[leases[2].ID]; len(ends) != 1 || !ok || end.Before(before.Add(q.Lease())) {
-		t.Errorf("Extend gave %v; want an end for message %d only, %s from now", ends, leases[2].ID, q.Lease())
+	if end, ok := ends[leases[2].ID]; len(ends) != 1 || !ok || end.Before(before.Add(q.cfg.Lease)) {
+		t.Errorf("Extend gave %v; want an end for message %d only, %s from now", ends, leases[2].ID, q.cfg.Lease)
 	}
 	got := value(t, pool, `select string_agg(message_id::text, ' ' order by message_id) from outbox where locked_until > now() + interval '50 seconds'`)
 	if want := fmt.Sprintf("%d %d", taken.ID, leases[2].ID); got != want {
@@ -194,10 +195,9 @@ func TestExtend(t *testing.T) {
 // Where order is kept, a subject has one message out at a time, in the order of ids; a dead one lets the others go on, or
 // holds them up.
 func TestOrder(t *testing.T) {
-	for name, deadBlocks := range map[string]bool{"skip": false, "block": true} {
+	for _, order := range []pipeline.Order{pipeline.DeadSkips, pipeline.DeadBlocks} {
 		pool := pgtest.New(t)
 		q := newQueue(t, pool)
-		q.Ordered("crm", deadBlocks)
 		insert(t, pool, "crm", 4)
 		insert(t, pool, "mail", 1)
 		exec(t, pool, `update outbox set subject_key = case when dedupe_key in ('crm:1', 'crm:2', 'crm:3') then 'a' else 'b' end`)
@@ -213,9 +213,12 @@ func TestOrder(t *testing.T) {
 		}
 		expect := func(want string) []pipeline.Lease {
 			t.Helper()
-			leases := claim(t, q, "crm", 10)
+			leases, err := q.Claim(t.Context(), []pipeline.Want{{Destination: "crm", Room: 10, Order: order}})
+			if err != nil {
+				t.Fatal(err)
+			}
 			if got := keys(leases); got != want {
-				t.Fatalf("%s: claimed %q; want %q", name, got, want)
+				t.Fatalf("order %d: claimed %q; want %q", order, got, want)
 			}
 			return leases
 		}
@@ -228,7 +231,7 @@ func TestOrder(t *testing.T) {
 		exec(t, pool, `update outbox set run_after = now() where status = 'failed'`)
 		finish(t, q, result(expect("crm:1")[0], pipeline.Sent))
 		finish(t, q, result(expect("crm:2")[0], pipeline.Dead))
-		if deadBlocks {
+		if order == pipeline.DeadBlocks {
 			expect("")
 			exec(t, pool, `update outbox set status = 'skipped' where status = 'dead'`)
 		}

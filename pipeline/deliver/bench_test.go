@@ -49,7 +49,7 @@ func stage(b *testing.B, pool *pgxpool.Pool, text string) *deliver.Dispatcher {
 	if err != nil {
 		b.Fatal(err)
 	}
-	d, err := deliver.New(deliver.DefaultConfig(), ds, q, deliver.NewMetrics(prometheus.NewRegistry()), log)
+	d, err := deliver.New(deliver.DefaultConfig(), ds, q, claim.DefaultConfig().Lease, deliver.NewMetrics(prometheus.NewRegistry()), log)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -205,7 +205,7 @@ func BenchmarkDeliver(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		d, err := deliver.New(deliver.DefaultConfig(), ds, q, deliver.NewMetrics(prometheus.NewRegistry()), log)
+		d, err := deliver.New(deliver.DefaultConfig(), ds, q, claim.DefaultConfig().Lease, deliver.NewMetrics(prometheus.NewRegistry()), log)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"sluice.example/sluice/pipeline"
 )
 
 // Destinations is what the destinations file says, checked. The zero value has none.
@@ -35,7 +37,7 @@ type Destination struct {
 	// maxRetryAfter bounds the wait that a receiver may ask for with Retry-After.
 	maxRetryAfter time.Duration
 	paused        bool
-	order         string   // "", deadSkips or deadBlocks
+	order         pipeline.Order
 	secrets       []string // whatever must not appear in an error
 	web           webhookConfig
 	open          func(guard) sink
@@ -63,12 +65,6 @@ func (d *Destination) longestWait() time.Duration {
 	return wait
 }
 
-// What happens to the messages behind a dead one, where a destination keeps the order per subject.
-const (
-	deadSkips  = "skip"
-	deadBlocks = "block"
-)
-
 // Names lists the destinations in the file's order.
 func (ds Destinations) Names() []string {
 	names := make([]string, len(ds.list))
@@ -77,9 +73,6 @@ func (ds Destinations) Names() []string {
 	}
 	return names
 }
-
-// All lists the destinations in the file's order.
-func (ds Destinations) All() []*Destination { return ds.list }
 
 // Load reads a destinations file. The error joins everything that is wrong with it, each with its line. Secrets come
 // from the environment and from files that it names.
@@ -236,22 +229,27 @@ func (p *parser) breaker(m *mapping) breaker {
 }
 
 // order reads order: {by: subject_key, dead: skip or block}.
-func (p *parser) order(m *mapping) string {
+func (p *parser) order(m *mapping) (order pipeline.Order) {
 	n := m.get("order")
 	if n == nil {
-		return ""
+		return pipeline.Unordered
 	}
 	e := p.mapping(n, m.what+": order")
 	by, _ := e.str("by")
 	if by != "subject_key" {
 		p.add(n, "%s: by must be subject_key", e.what)
 	}
-	dead, _ := e.str("dead")
-	if dead != deadSkips && dead != deadBlocks {
-		p.add(n, "%s: dead must be skip (the messages after a dead one go on) or block (they wait until it is retried or discarded)", e.what)
+	switch dead, _ := e.str("dead"); dead {
+	case "skip":
+		order = pipeline.DeadSkips
+	case "block":
+		order = pipeline.DeadBlocks
+	default:
+		p.add(n, "%s: dead must be skip (the messages after a dead one go on) "+
+			"or block (they wait until it is retried or discarded)", e.what)
 	}
 	e.finish()
-	return dead
+	return order
 }
 
 // retryStatus reads the status codes that are tried again although they would be final.

@@ -140,7 +140,7 @@ destinations:
 
 func TestLeaseTooShortIsRefusedWithTheNumbers(t *testing.T) {
 	ds := destinations(t, hook("slow", "http://slow.example.com", "timeout: 30s"), hook("fine", "http://fine.example.com"))
-	_, err := New(DefaultConfig(), ds, &fakeQueue{lease: time.Minute}, nil, nil)
+	_, err := New(DefaultConfig(), ds, &fakeQueue{lease: time.Minute}, time.Minute, nil, nil)
 	if err == nil {
 		// Only then would it get as far as the metrics.
 		t.Fatal("New took a lease of 1m for 8 messages of 30s each")
@@ -156,7 +156,7 @@ func TestLeaseTooShortIsRefusedWithTheNumbers(t *testing.T) {
 }
 
 func TestConfigFaultsComeTogether(t *testing.T) {
-	_, err := New(Config{AllowNetworks: []string{"10.0.0.1"}}, Destinations{}, &fakeQueue{}, nil, nil)
+	_, err := New(Config{AllowNetworks: []string{"10.0.0.1"}}, Destinations{}, &fakeQueue{}, 0, nil, nil)
 	if err == nil {
 		t.Fatal("New took it")
 	}

@@ -24,25 +24,21 @@ import (
 
 // Queue gives leases out and takes results back. Both calls must end by themselves when the database does not answer.
 type Queue interface {
-	// Claim leases at most room[d] messages for each destination d.
-	Claim(ctx context.Context, room map[string]int) ([]pipeline.Lease, error)
+	// Claim leases at most want.Room messages for each destination. It borrows wants.
+	Claim(ctx context.Context, wants []pipeline.Want) ([]pipeline.Lease, error)
 	// Finish records results. late counts those refused, since the lease had run out and the message changed hands.
 	// After an error it is called again with the same results.
 	Finish(ctx context.Context, results []pipeline.Result) (late int, err error)
-	// Extend makes leases last for Lease() from now on, and gives the new ends, by message, of those that are still held.
-	// It reads the leases' ids and tokens only.
+	// Extend makes leases last for as long as a new claim would, and returns the new ends, by message, of those that are
+	// still held. It reads the leases' ids and tokens only.
 	Extend(ctx context.Context, leases []pipeline.Lease) (map[int64]time.Time, error)
-	// Lease is how long a claim lasts.
-	Lease() time.Duration
-	// Ordered makes a destination's messages be claimed one at a time for each subject, in the order of their ids. With
-	// deadBlocks, a dead message holds up those after it. Called before the first claim.
-	Ordered(destination string, deadBlocks bool)
 }
 
 // Dispatcher delivers. Run it once.
 type Dispatcher struct {
 	cfg     Config
 	queue   Queue
+	lease   time.Duration // how long a claim lasts
 	metrics *Metrics
 	log     *slog.Logger
 
@@ -65,10 +61,12 @@ type done struct {
 	bytes int
 }
 
-// New refuses a configuration with all its faults, among them destinations for which the queue's lease is too short.
-func New(cfg Config, ds Destinations, queue Queue, metrics *Metrics, log *slog.Logger) (*Dispatcher, error) {
+// New returns every fault of a configuration, among them destinations that need a longer lease. lease is how long the
+// queue's claims last.
+func New(cfg Config, ds Destinations, queue Queue, lease time.Duration, metrics *Metrics,
+	log *slog.Logger) (*Dispatcher, error) {
 	g := guard{}
-	errs := []error{cfg.validate(), checkLease(ds, queue.Lease())}
+	errs := []error{cfg.validate(), checkLease(ds, lease)}
 	for _, s := range cfg.AllowNetworks {
 		p, err := netip.ParsePrefix(s)
 		if err != nil {
@@ -80,16 +78,19 @@ func New(cfg Config, ds Destinations, queue Queue, metrics *Metrics, log *slog.L
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	d := &Dispatcher{cfg: cfg, queue: queue, metrics: metrics, log: log, lanes: map[string]*lane{},
-		nudge: make(chan struct{}, 1), freed: make(chan struct{}, 1), draining: make(chan struct{}),
-		maxHeld: maxHeld(ds), results: make(chan done, maxHeld(ds))} // a sender never waits for the database
+	d := &Dispatcher{
+		cfg: cfg, queue: queue, lease: lease, metrics: metrics, log: log,
+		lanes:    map[string]*lane{},
+		maxHeld:  maxHeld(ds),
+		nudge:    make(chan struct{}, 1),
+		freed:    make(chan struct{}, 1),
+		draining: make(chan struct{}),
+		results:  make(chan done, maxHeld(ds)), // a sender never waits for the database
+	}
 	for _, dest := range ds.list {
 		l := newLane(dest, dest.open(g), metrics)
 		d.lanes[dest.Name] = l
 		d.order = append(d.order, l)
-		if dest.order != "" {
-			queue.Ordered(dest.Name, dest.order == deadBlocks)
-		}
 	}
 	return d, nil
 }
@@ -174,10 +175,10 @@ func (d *Dispatcher) claim(ctx, working context.Context) {
 	backoff := firstBackoff
 	d.wake()
 	for turn := 0; ctx.Err() == nil; turn++ {
-		if room := d.room(turn); len(room) > 0 {
-			leases, err := d.queue.Claim(working, room)
+		if wants := d.wants(turn); len(wants) > 0 {
+			leases, err := d.queue.Claim(working, wants)
 			if err == nil {
-				d.spread(leases, room)
+				d.spread(leases, wants)
 				backoff = firstBackoff
 				continue
 			}
@@ -206,13 +207,12 @@ func (d *Dispatcher) wake() {
 	}
 }
 
-// room is what to claim for each destination. The claim as a whole is bounded, so the lanes take turns in being first.
-func (d *Dispatcher) room(turn int) map[string]int {
+// wants is what to claim. The claim as a whole is bounded, so the lanes take turns in being first.
+func (d *Dispatcher) wants(turn int) (wants []pipeline.Want) {
 	left := min(d.cfg.ClaimBatch, d.maxHeld-int(d.held.Load()))
 	if int(d.bytes.Load()) >= d.cfg.MaxBytes {
 		return nil
 	}
-	var room map[string]int
 	for i := range d.order {
 		if left <= 0 {
 			break
@@ -222,32 +222,28 @@ func (d *Dispatcher) room(turn int) map[string]int {
 		if n <= 0 {
 			continue
 		}
-		if room == nil {
-			room = map[string]int{}
-		}
-		room[l.d.Name] = n
+		wants = append(wants, pipeline.Want{Destination: l.d.Name, Room: n, Order: l.d.order})
 		left -= n
 	}
-	return room
+	return wants
 }
 
 // spread hands leases to their lanes.
-func (d *Dispatcher) spread(leases []pipeline.Lease, room map[string]int) {
-	byLane := map[string][]pipeline.Lease{}
+func (d *Dispatcher) spread(leases []pipeline.Lease, wants []pipeline.Want) {
+	byLane := make(map[string][]pipeline.Lease, len(wants))
+	for _, w := range wants {
+		byLane[w.Destination] = make([]pipeline.Lease, 0, min(len(leases), w.Room))
+	}
 	bytes := 0
 	for i := range leases {
 		lease := &leases[i]
-		of := byLane[lease.Destination]
-		if of == nil {
-			of = make([]pipeline.Lease, 0, min(len(leases), room[lease.Destination]))
-		}
-		byLane[lease.Destination] = append(of, *lease)
+		byLane[lease.Destination] = append(byLane[lease.Destination], *lease)
 		bytes += len(lease.Payload)
 	}
 	d.held.Add(int64(len(leases)))
 	d.bytes.Add(int64(bytes))
-	for name, n := range room {
-		d.lanes[name].add(byLane[name], n, func(l *lane) { d.senders.Go(func() { d.send(l) }) })
+	for _, w := range wants {
+		d.lanes[w.Destination].add(byLane[w.Destination], w.Room, func(l *lane) { d.senders.Go(func() { d.send(l) }) })
 	}
 }
 
@@ -274,7 +270,7 @@ func (d *Dispatcher) attempt(l *lane, lease *pipeline.Lease) pipeline.Result {
 	if lease.Attempt > l.d.attempts {
 		return pipeline.Result{Status: pipeline.Dead, Error: fmt.Sprintf(
 			"given up before attempt %d: only %d are allowed, and none of the last ones was recorded (its worker died, or its lease of %s ran out)",
-			lease.Attempt, l.d.attempts, d.queue.Lease())}
+			lease.Attempt, l.d.attempts, d.lease)}
 	}
 	if l.limiter != nil && !d.pace(l) {
 		return pipeline.Result{Status: pipeline.Released}

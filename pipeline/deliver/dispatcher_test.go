@@ -149,7 +149,7 @@ func TestTooManyClaimsAreDead(t *testing.T) {
 func TestShortLeaseIsReleased(t *testing.T) {
 	url := receiver(t, func(http.ResponseWriter, *http.Request) { t.Error("it was sent") })
 	q := &fakeQueue{lease: time.Minute}
-	d, err := New(DefaultConfig(), destinations(t, hook("crm", url)), q, testMetrics(), nil)
+	d, err := New(DefaultConfig(), destinations(t, hook("crm", url)), q, q.lease, testMetrics(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,8 +272,8 @@ func TestClaimsAreBig(t *testing.T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	useful := 0
-	for _, room := range q.claims {
-		if room["crm"] < 256 {
+	for _, wants := range q.claims {
+		if wants[0].Room < 256 {
 			continue // after the backlog was gone, each nudge may ask
 		}
 		useful++
@@ -363,7 +363,7 @@ func TestHeldIsBounded(t *testing.T) {
 		}
 		q := &fakeQueue{lease: time.Minute}
 		q.add("crm", 100)
-		d, err := New(cfg, destinations(t, hook("crm", url)), q, testMetrics(), discard)
+		d, err := New(cfg, destinations(t, hook("crm", url)), q, q.lease, testMetrics(), discard)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,8 +8,7 @@ import (
 // extend keeps the leases of what is held alive until finished is closed: four times in a lease it extends those that
 // have less than half of it left. Work that goes as it should ends long before that.
 func (d *Dispatcher) extend(ctx context.Context, finished <-chan struct{}) {
-	lease := d.queue.Lease()
-	tick := time.NewTicker(max(lease/4, time.Millisecond))
+	tick := time.NewTicker(max(d.lease/4, time.Millisecond))
 	defer tick.Stop()
 	for {
 		select {
@@ -18,7 +17,7 @@ func (d *Dispatcher) extend(ctx context.Context, finished <-chan struct{}) {
 		case <-tick.C:
 		}
 		for _, l := range d.order {
-			d.extendLane(ctx, l, time.Now().Add(lease/2))
+			d.extendLane(ctx, l, time.Now().Add(d.lease/2))
 		}
 	}
 }

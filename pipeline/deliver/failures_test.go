@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/claim"
 	"sluice.example/sluice/pipeline/deliver"
 )
@@ -63,7 +64,7 @@ func run(t *testing.T, pool *pgxpool.Pool, ds deliver.Destinations, cfg claim.Co
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := deliver.New(deliver.DefaultConfig(), ds, q, deliver.NewMetrics(prometheus.NewRegistry()), log)
+	d, err := deliver.New(deliver.DefaultConfig(), ds, q, cfg.Lease, deliver.NewMetrics(prometheus.NewRegistry()), log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +163,7 @@ func TestDeadNodeIsTakenOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leases, err := dead.Claim(t.Context(), map[string]int{"crm": messages})
+	leases, err := dead.Claim(t.Context(), []pipeline.Want{{Destination: "crm", Room: messages}})
 	if err != nil || len(leases) != messages {
 		t.Fatalf("claimed %d, %v", len(leases), err)
 	}

@@ -188,12 +188,12 @@ func TestLeasesAreExtended(t *testing.T) {
 	})
 	q := &fakeQueue{lease: 2200 * time.Millisecond, lost: map[int64]bool{2: true}}
 	q.add("crm", 2)
-	d, err := New(DefaultConfig(), destinations(t, hook("crm", url, "concurrency: 1", "timeout: 100ms", "prefetch: 2")), q, testMetrics(), discard)
+	d, err := New(DefaultConfig(), destinations(t, hook("crm", url, "concurrency: 1", "timeout: 100ms", "prefetch: 2")), q, q.lease, testMetrics(), discard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := d.lanes["crm"]
-	leases, _ := q.Claim(t.Context(), map[string]int{"crm": 2})
+	leases, _ := q.Claim(t.Context(), []pipeline.Want{{Destination: "crm", Room: 2}})
 	d.held.Add(2)
 	l.add(leases, 2, func(*lane) {})
 	var at term
@@ -216,11 +216,16 @@ func TestOrderReachesTheQueue(t *testing.T) {
 	q := &fakeQueue{lease: time.Minute}
 	ds := destinations(t, hook("a", "http://a.example.com", "order: {by: subject_key, dead: block}"),
 		hook("b", "http://a.example.com", "order: {by: subject_key, dead: skip}"), hook("c", "http://a.example.com"))
-	if _, err := New(DefaultConfig(), ds, q, testMetrics(), discard); err != nil {
-		t.Fatal(err)
-	}
-	if got := fmt.Sprint(q.ordered); got != "map[a:true b:false]" {
-		t.Errorf("ordered = %s", got)
+	cfg := DefaultConfig()
+	cfg.ClaimBatch = 10_000 // all of them in the first claim
+	start(t, cfg, ds, q)
+	eventually(t, "a claim", func() bool { q.mu.Lock(); defer q.mu.Unlock(); return len(q.claims) > 0 })
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for i, want := range []pipeline.Order{pipeline.DeadBlocks, pipeline.DeadSkips, pipeline.Unordered} {
+		if got := q.claims[0][i].Order; got != want {
+			t.Errorf("%s is claimed with order %d; want %d", q.claims[0][i].Destination, got, want)
+		}
 	}
 }
 

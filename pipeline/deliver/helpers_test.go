@@ -65,27 +65,24 @@ type fakeQueue struct {
 	mu       sync.Mutex
 	due      []pipeline.Lease
 	results  []pipeline.Result
-	claims   []map[string]int
+	claims   [][]pipeline.Want
 	failures int            // calls that fail from now on
 	lost     map[int64]bool // messages that another worker took
 	extended int
-	ordered  map[string]bool
 	finishes int
 }
 
-func (q *fakeQueue) Lease() time.Duration { return q.lease }
-
-func (q *fakeQueue) Claim(_ context.Context, room map[string]int) ([]pipeline.Lease, error) {
+func (q *fakeQueue) Claim(_ context.Context, wants []pipeline.Want) ([]pipeline.Lease, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.claims = append(q.claims, room)
+	q.claims = append(q.claims, slices.Clone(wants))
 	if q.failures > 0 {
 		q.failures--
 		return nil, errors.New("no database")
 	}
 	left := map[string]int{}
-	for d, n := range room {
-		left[d] = n
+	for _, w := range wants {
+		left[w.Destination] = w.Room
 	}
 	var leases []pipeline.Lease
 	q.due = slices.DeleteFunc(q.due, func(l pipeline.Lease) bool {
@@ -126,13 +123,6 @@ func (q *fakeQueue) Extend(_ context.Context, leases []pipeline.Lease) (map[int6
 	return ends, nil
 }
 
-func (q *fakeQueue) Ordered(destination string, deadBlocks bool) {
-	if q.ordered == nil {
-		q.ordered = map[string]bool{}
-	}
-	q.ordered[destination] = deadBlocks
-}
-
 // add makes n messages due; their ids count on.
 func (q *fakeQueue) add(destination string, n int) {
 	q.mu.Lock()
@@ -168,9 +158,9 @@ type running struct {
 	stop func() // ends it, and waits for that
 }
 
-func start(t testing.TB, cfg Config, ds Destinations, q Queue) running {
+func start(t testing.TB, cfg Config, ds Destinations, q *fakeQueue) running {
 	t.Helper()
-	d, err := New(cfg, ds, q, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	d, err := New(cfg, ds, q, q.lease, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func node(t *testing.T, pool *pgxpool.Pool, ds deliver.Destinations) (d *deliver
 	}
 	cfg := deliver.DefaultConfig()
 	cfg.PollInterval = 50 * time.Millisecond
-	d, err = deliver.New(cfg, ds, q, deliver.NewMetrics(prometheus.NewRegistry()), log)
+	d, err = deliver.New(cfg, ds, q, claim.DefaultConfig().Lease, deliver.NewMetrics(prometheus.NewRegistry()), log)
 	if err != nil {
 		t.Fatal(err)
 	}
