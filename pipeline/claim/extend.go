@@ -1,6 +1,7 @@
 package claim
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -24,7 +25,7 @@ returning o.message_id`
 // reads ids and tokens only.
 func (q *Queue) Extend(ctx context.Context, leases []pipeline.Lease) (map[int64]time.Time, error) {
 	leases = slices.Clone(leases)
-	slices.SortFunc(leases, func(a, b pipeline.Lease) int { return int(a.ID - b.ID) })
+	slices.SortFunc(leases, func(a, b pipeline.Lease) int { return cmp.Compare(a.ID, b.ID) })
 	ids, tokens := make([]int64, len(leases)), make([]string, len(leases))
 	for i, l := range leases {
 		ids[i], tokens[i] = l.ID, l.Token.String()

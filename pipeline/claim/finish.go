@@ -77,12 +77,14 @@ func (q *Queue) Finish(ctx context.Context, results []pipeline.Result) (late int
 	defer cancel()
 	now := time.Now()
 	c := newColumns(now, results)
-	var rows pgx.Rows
-	if slices.ContainsFunc(results, func(r pipeline.Result) bool { return r.Status != pipeline.Sent || r.StartedAt.IsZero() }) {
-		rows, err = q.pool.Query(ctx, finishSQL, q.mode, c.ids, c.tokens, c.statuses, c.retryIn, c.errors, c.httpStatus, c.startedAgo, c.latency)
-	} else {
-		rows, err = q.pool.Query(ctx, sentSQL, q.mode, c.ids, c.tokens, c.httpStatus, c.startedAgo, c.latency)
+	sql, args := sentSQL, []any{q.mode, c.ids, c.tokens, c.httpStatus, c.startedAgo, c.latency}
+	if slices.ContainsFunc(results, func(r pipeline.Result) bool {
+		return r.Status != pipeline.Sent || r.StartedAt.IsZero()
+	}) {
+		sql = finishSQL
+		args = []any{q.mode, c.ids, c.tokens, c.statuses, c.retryIn, c.errors, c.httpStatus, c.startedAgo, c.latency}
 	}
+	rows, err := q.pool.Query(ctx, sql, args...)
 	if err != nil {
 		return 0, q.failed("finish", err)
 	}
@@ -110,16 +112,18 @@ type recorded struct {
 	Messages int
 }
 
-// columns are results as arrays for unnest. Tokens go as text: pgx does not know how to send an array of UUIDs in every
-// mode.
+// columns are results as arrays for unnest, sorted by id.
 type columns struct {
-	ids                          []int64
-	tokens, statuses, errors     []string
-	httpStatus                   []int32
-	retryIn, startedAgo, latency []float64
+	ids        []int64
+	tokens     []string // as text: pgx can't send an array of UUIDs in every mode
+	statuses   []string
+	errors     []string
+	httpStatus []int32   // 0: none
+	retryIn    []float64 // seconds
+	startedAgo []float64 // seconds; -1: nothing was sent
+	latency    []float64 // seconds
 }
 
-// newColumns sorts by id on the way.
 func newColumns(now time.Time, results []pipeline.Result) columns {
 	sorted := make([]*pipeline.Result, len(results))
 	for i := range results {
@@ -127,16 +131,29 @@ func newColumns(now time.Time, results []pipeline.Result) columns {
 	}
 	slices.SortFunc(sorted, func(a, b *pipeline.Result) int { return cmp.Compare(a.MessageID, b.MessageID) })
 	n := len(results)
-	c := columns{make([]int64, n), make([]string, n), make([]string, n), make([]string, n), make([]int32, n), make([]float64, n), make([]float64, n), make([]float64, n)}
+	c := columns{
+		ids:        make([]int64, n),
+		tokens:     make([]string, n),
+		statuses:   make([]string, n),
+		errors:     make([]string, n),
+		httpStatus: make([]int32, n),
+		retryIn:    make([]float64, n),
+		startedAgo: make([]float64, n),
+		latency:    make([]float64, n),
+	}
 	for i, r := range sorted {
 		if i > 0 && r.Token == sorted[i-1].Token { // those of one claim
 			c.tokens[i] = c.tokens[i-1]
 		} else {
 			c.tokens[i] = r.Token.String()
 		}
-		c.ids[i], c.statuses[i] = r.MessageID, string(r.Status)
-		c.retryIn[i], c.errors[i], c.httpStatus[i] = r.RetryIn.Seconds(), r.Error, int32(r.HTTPStatus)
-		c.startedAgo[i], c.latency[i] = -1, r.Latency.Seconds() // nothing was sent
+		c.ids[i] = r.MessageID
+		c.statuses[i] = string(r.Status)
+		c.errors[i] = r.Error
+		c.httpStatus[i] = int32(r.HTTPStatus)
+		c.retryIn[i] = r.RetryIn.Seconds()
+		c.latency[i] = r.Latency.Seconds()
+		c.startedAgo[i] = -1
 		if !r.StartedAt.IsZero() {
 			c.startedAgo[i] = max(0, now.Sub(r.StartedAt).Seconds())
 		}

@@ -11,11 +11,12 @@ import (
 // backlog, not the table.
 const backlogSQL = `
 select destination,
-    count(*) filter (where run_after <= now() and (locked_until is null or locked_until <= now())),
-    count(*) filter (where locked_until > now()),
-    count(*) filter (where run_after > now() and (locked_until is null or locked_until <= now())),
-    0::bigint,
-    coalesce(extract(epoch from now() - min(run_after) filter (where run_after <= now() and (locked_until is null or locked_until <= now()))), 0)::float8
+    count(*) filter (where run_after <= now() and (locked_until is null or locked_until <= now())) as due,
+    count(*) filter (where locked_until > now()) as leased,
+    count(*) filter (where run_after > now() and (locked_until is null or locked_until <= now())) as scheduled,
+    0::bigint as dead,
+    coalesce(extract(epoch from now() - min(run_after) filter (
+        where run_after <= now() and (locked_until is null or locked_until <= now()))), 0)::float8 as oldest
 from outbox
 where status in ('pending', 'failed')
 group by destination
@@ -48,9 +49,11 @@ func (q *Queue) Run(ctx context.Context) error {
 	}
 }
 
+// backlog is what waits for one destination. Oldest is in seconds.
 type backlog struct {
-	due, leased, scheduled, dead int64
-	oldest                       float64
+	Destination                  string
+	Due, Leased, Scheduled, Dead int64
+	Oldest                       float64
 }
 
 func (q *Queue) count(ctx context.Context) error {
@@ -60,21 +63,19 @@ func (q *Queue) count(ctx context.Context) error {
 	if err != nil {
 		return q.failed("count", err)
 	}
-	byDestination := map[string]backlog{}
-	var name string
-	var b backlog
-	_, err = pgx.ForEachRow(rows, []any{&name, &b.due, &b.leased, &b.scheduled, &b.dead, &b.oldest}, func() error {
-		sum := byDestination[name]
-		sum.due += b.due
-		sum.leased += b.leased
-		sum.scheduled += b.scheduled
-		sum.dead += b.dead
-		sum.oldest += b.oldest
-		byDestination[name] = sum
-		return nil
-	})
+	counts, err := pgx.CollectRows(rows, pgx.RowToStructByName[backlog])
 	if err != nil {
 		return q.failed("count", err)
+	}
+	byDestination := map[string]backlog{}
+	for _, b := range counts {
+		sum := byDestination[b.Destination]
+		sum.Due += b.Due
+		sum.Leased += b.Leased
+		sum.Scheduled += b.Scheduled
+		sum.Dead += b.Dead
+		sum.Oldest += b.Oldest
+		byDestination[b.Destination] = sum
 	}
 	var oldest float64
 	if err := q.pool.QueryRow(ctx, oldestSnapshotSQL).Scan(&oldest); err != nil {
@@ -88,11 +89,11 @@ func (q *Queue) count(ctx context.Context) error {
 	}
 	for name, b := range byDestination {
 		q.counted[name] = struct{}{}
-		q.metrics.due.WithLabelValues(name).Set(float64(b.due))
-		q.metrics.leased.WithLabelValues(name).Set(float64(b.leased))
-		q.metrics.scheduled.WithLabelValues(name).Set(float64(b.scheduled))
-		q.metrics.dead.WithLabelValues(name).Set(float64(b.dead))
-		q.metrics.oldestDue.WithLabelValues(name).Set(b.oldest)
+		q.metrics.due.WithLabelValues(name).Set(float64(b.Due))
+		q.metrics.leased.WithLabelValues(name).Set(float64(b.Leased))
+		q.metrics.scheduled.WithLabelValues(name).Set(float64(b.Scheduled))
+		q.metrics.dead.WithLabelValues(name).Set(float64(b.Dead))
+		q.metrics.oldestDue.WithLabelValues(name).Set(b.Oldest)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -67,20 +68,16 @@ type Row struct {
 	Due, Leased, Overdue bool // as of the database's clock; Overdue: a lease has run out without a result
 }
 
+// rowSQL names its columns after the fields of Row.
 const rowSQL = `
-select message_id, tenant_id, type, subject_key, dedupe_key, idempotency_key, destination, payload::text, headers, rule_id is not null,
-    redrives, created_at, status, attempts, run_after, locked_until, finished_at, coalesce(last_error, ''), coalesce(rule_id, ''),
-    coalesce(rule_hash, ''), event_id,
-    status in ('pending', 'failed') and run_after <= now() and (locked_until is null or locked_until <= now()),
-    coalesce(locked_until > now(), false), coalesce(locked_until <= now(), false)
+select message_id as id, tenant_id as tenant, type, subject_key, idempotency_key, destination, payload::text as payload,
+    headers, rule_id is not null as rule, redrives, created_at, dedupe_key, status, attempts, run_after, locked_until,
+    finished_at, coalesce(last_error, '') as last_error, coalesce(rule_id, '') as rule_id,
+    coalesce(rule_hash, '') as rule_hash, event_id,
+    status in ('pending', 'failed') and run_after <= now()
+        and (locked_until is null or locked_until <= now()) as due,
+    coalesce(locked_until > now(), false) as leased, coalesce(locked_until <= now(), false) as overdue
 from outbox`
-
-func scanRow(row pgx.CollectableRow) (r Row, err error) {
-	err = row.Scan(&r.ID, &r.Tenant, &r.Type, &r.SubjectKey, &r.DedupeKey, &r.IdempotencyKey, &r.Destination, &r.Payload, &r.Headers, &r.Rule,
-		&r.Redrives, &r.CreatedAt, &r.Status, &r.Attempts, &r.RunAfter, &r.LockedUntil, &r.FinishedAt, &r.LastError, &r.RuleID, &r.RuleHash, &r.EventID,
-		&r.Due, &r.Leased, &r.Overdue)
-	return r, err
-}
 
 const listSQL = rowSQL + whereSQL + `
     and ($10::bigint = 0 or message_id < $10)
@@ -93,7 +90,7 @@ func List(ctx context.Context, db DB, f Filter, before int64, limit int) ([]Row,
 	if err != nil {
 		return nil, fmt.Errorf("claim: list: %w", err)
 	}
-	list, err := pgx.CollectRows(rows, scanRow)
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[Row])
 	if err != nil {
 		return nil, fmt.Errorf("claim: list: %w", err)
 	}
@@ -112,7 +109,8 @@ type Attempt struct {
 }
 
 const attemptsSQL = `
-select coalesce(attempt, 0), started_at, latency_seconds, status, coalesce(http_status, 0), coalesce(error, '')
+select coalesce(attempt, 0) as number, started_at, latency_seconds * interval '1 second' as latency, status,
+    coalesce(http_status, 0) as http_status, coalesce(error, '') as error
 from outbox_all_attempts
 where message_id = $1
 order by started_at`
@@ -133,12 +131,7 @@ func Show(ctx context.Context, db DB, id int64) (Row, []Attempt, error) {
 	if err != nil {
 		return Row{}, nil, fmt.Errorf("claim: attempts: %w", err)
 	}
-	attempts, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Attempt, err error) {
-		var seconds float64
-		err = row.Scan(&a.Number, &a.StartedAt, &seconds, &a.Status, &a.HTTPStatus, &a.Error)
-		a.Latency = time.Duration(seconds * float64(time.Second))
-		return a, err
-	})
+	attempts, err := pgx.CollectRows(rows, pgx.RowToStructByName[Attempt])
 	if err != nil {
 		return Row{}, nil, fmt.Errorf("claim: attempts: %w", err)
 	}
@@ -151,7 +144,8 @@ type Group struct {
 	Messages            int64
 }
 
-const countSQL = `select destination, status, count(*) from outbox` + whereSQL + ` group by destination, status order by destination, status`
+const countSQL = `select destination, status, count(*) as messages from outbox` + whereSQL + `
+group by destination, status order by destination, status`
 
 // Count says what a filter picks.
 func Count(ctx context.Context, db DB, f Filter) ([]Group, error) {
@@ -159,9 +153,7 @@ func Count(ctx context.Context, db DB, f Filter) ([]Group, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claim: count: %w", err)
 	}
-	groups, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (g Group, err error) {
-		return g, row.Scan(&g.Destination, &g.Status, &g.Messages)
-	})
+	groups, err := pgx.CollectRows(rows, pgx.RowToStructByName[Group])
 	if err != nil {
 		return nil, fmt.Errorf("claim: count: %w", err)
 	}
@@ -230,8 +222,8 @@ func change(ctx context.Context, db DB, what, sql string, args []any, after int6
 	if err != nil {
 		return 0, after, fmt.Errorf("claim: %s: %w", what, err)
 	}
-	for _, id := range ids {
-		after = max(after, id)
+	if len(ids) > 0 {
+		after = max(after, slices.Max(ids))
 	}
 	return len(ids), after, nil
 }

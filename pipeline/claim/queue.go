@@ -150,7 +150,7 @@ func (q *Queue) Claim(ctx context.Context, wants []pipeline.Want) ([]pipeline.Le
 		q.metrics.emptyClaims.Inc()
 		return nil, nil
 	}
-	slices.SortFunc(leases, func(a, b pipeline.Lease) int { return int(a.ID - b.ID) })
+	slices.SortFunc(leases, func(a, b pipeline.Lease) int { return cmp.Compare(a.ID, b.ID) })
 	for d, n := range taken {
 		q.metrics.leases.WithLabelValues(d).Add(float64(n))
 	}

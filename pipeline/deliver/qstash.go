@@ -52,14 +52,12 @@ func (p *parser) qstash(m *mapping, d *Destination) {
 	if m.number("retries", &retries, 0, 1000); retries >= 0 {
 		q.set("Upstash-Retries", strconv.Itoa(retries))
 	}
-	for key, name := range map[string]string{"retry_delay": "Upstash-Retry-Delay", "delay": "Upstash-Delay", "callback": "Upstash-Callback",
-		"failure_callback": "Upstash-Failure-Callback", "label": "Upstash-Label", "flow_control_key": "Upstash-Flow-Control-Key",
-		"flow_control": "Upstash-Flow-Control-Value", "receiver_timeout": "Upstash-Timeout"} {
-		if value, ok := m.str(key); ok {
+	for _, s := range qstashHeaders {
+		if value, ok := m.str(s.setting); ok {
 			if value != cleanHeader(value) {
-				p.add(m.get(key), "%s: %s has a line break inside", m.what, key)
+				p.add(m.get(s.setting), "%s: %s has a line break inside", m.what, s.setting)
 			}
-			q.set(name, value)
+			q.set(s.header, value)
 		}
 	}
 	// The file's headers are the receiver's, not those of QStash.
@@ -80,6 +78,18 @@ func (p *parser) qstash(m *mapping, d *Destination) {
 		opened.uri.Parse(nil, []byte(q.url))
 		return &opened
 	}
+}
+
+// qstashHeaders are the settings that QStash takes as headers.
+var qstashHeaders = []struct{ setting, header string }{
+	{"retry_delay", "Upstash-Retry-Delay"},
+	{"delay", "Upstash-Delay"},
+	{"callback", "Upstash-Callback"},
+	{"failure_callback", "Upstash-Failure-Callback"},
+	{"label", "Upstash-Label"},
+	{"flow_control_key", "Upstash-Flow-Control-Key"},
+	{"flow_control", "Upstash-Flow-Control-Value"},
+	{"receiver_timeout", "Upstash-Timeout"},
 }
 
 // qstash publishes. What the receiver gets is the webhook's body and Idempotency-Key, and X-Signature where there is a
