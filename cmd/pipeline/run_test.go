@@ -460,8 +460,8 @@ func TestNodesWakeEachOther(t *testing.T) {
 	case <-time.After(2 * time.Minute):
 		t.Fatal("the message did not arrive")
 	}
-	if got := nodeSamples(t, sender).sum("pipeline_claim_heard_rings_total", ""); got < 1 {
-		t.Errorf("the sender heard %g rings, want at least 1", got)
+	if got := nodeSamples(t, sender).sum("pipeline_claim_notifications_received_total", ""); got < 1 {
+		t.Errorf("the sender received %g notifications, want at least 1", got)
 	}
 }
 

@@ -49,7 +49,7 @@ type parts struct {
 	sweeper    *sweep.Sweeper
 	queue      *claim.Queue
 	dispatcher *deliver.Dispatcher
-	bell       *claim.Bell
+	notifier   *claim.Notifier
 	keeper     *retain.Keeper
 }
 
@@ -114,12 +114,12 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 			failed(err)
 		}
 	}
-	p.bell = claim.NewBell(db.query, claim.NewBellMetrics(reg), log)
+	p.notifier = claim.NewNotifier(db.query, claim.NewNotifierMetrics(reg), log)
 	nudge := func(int) {
 		if p.dispatcher != nil {
 			p.dispatcher.Nudge()
 		}
-		p.bell.Ring()
+		p.notifier.Notify()
 	}
 
 	if cfg.hasRole("retain") {
@@ -246,12 +246,12 @@ func (p *parts) stages(door net.Listener) []stage {
 			return p.engine.Report(ctx, p.rulesDB)
 		}})
 	}
-	var heard func()
+	var wake func()
 	if p.dispatcher != nil {
 		all = append(all, stage{"deliver", p.dispatcher.Run}, stage{"claim", p.queue.Run})
-		heard = p.dispatcher.Nudge
+		wake = p.dispatcher.Nudge
 	}
-	all = append(all, stage{"bell", func(ctx context.Context) error { return p.bell.Run(ctx, heard) }})
+	all = append(all, stage{"notify", func(ctx context.Context) error { return p.notifier.Run(ctx, wake) }})
 	if p.keeper != nil {
 		all = append(all, stage{"retain", p.keeper.Run})
 	}
