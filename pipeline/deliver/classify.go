@@ -81,8 +81,8 @@ func clean(reason string, secrets []string) string {
 	return reason[:cut]
 }
 
-// well says whether a destination did its part in an attempt: it answered, and not with a failure of its own. The gate
-// counts by it.
+// well reports whether a destination did its part in an attempt: it answered, and not with a failure of its own. The
+// breaker counts by it.
 func (a answer) well() bool {
 	return a.err == nil && a.hold == 0 && a.status < 500 && a.status != 408 && a.status != 425 && a.status != 429
 }

@@ -31,7 +31,7 @@ type Destination struct {
 	attempts    int
 	retry       schedule
 	retryStatus map[int]bool
-	breaker     breaker
+	breaker     breakerConfig
 	rate        float64 // messages a second; 0: no limit
 	burst       int
 	// maxRetryAfter bounds the wait that a receiver may ask for with Retry-After.
@@ -209,7 +209,7 @@ func (p *parser) schedule(m *mapping) schedule {
 }
 
 // breaker reads breaker: off, or its parameters.
-func (p *parser) breaker(m *mapping) breaker {
+func (p *parser) breaker(m *mapping) breakerConfig {
 	b := defaultBreaker
 	n := m.get("breaker")
 	switch {

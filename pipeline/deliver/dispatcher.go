@@ -279,7 +279,7 @@ func (d *Dispatcher) attempt(l *lane, lease *pipeline.Lease) pipeline.Result {
 	if lease.Until.Sub(now) < l.d.timeout+leaseMargin/2 {
 		return pipeline.Result{Status: pipeline.Released}
 	}
-	ok, probe, wait := l.gate.enter(now)
+	ok, probe, wait := l.breaker.enter(now)
 	if !ok {
 		// Spread over a fifth more, so that not all come back at once.
 		return pipeline.Result{Status: pipeline.Released, RetryIn: wait + time.Duration(rand.Float64()*float64(wait)/5)}
@@ -292,9 +292,10 @@ func (d *Dispatcher) attempt(l *lane, lease *pipeline.Lease) pipeline.Result {
 		r.Status, r.Error = pipeline.Failed, "interrupted: the process stopped before the answer came"
 		return r
 	}
-	if closed := l.gate.leave(end, probe, a.well(), max(a.hold, min(pause, l.d.breaker.maxPause))); closed > 0 {
-		l.closings.Inc()
-		d.log.Warn("deliver: leaving a destination alone", "destination", l.d.Name, "for", closed, "after", a.summary())
+	leaveAlone := max(a.hold, min(pause, l.d.breaker.maxPause))
+	if opened := l.breaker.leave(end, probe, a.well(), leaveAlone); opened > 0 {
+		l.openings.Inc()
+		d.log.Warn("deliver: circuit breaker opened", "destination", l.d.Name, "for", opened, "after", a.summary())
 	}
 	if a.hold > 0 {
 		return pipeline.Result{Status: pipeline.Released, RetryIn: a.hold}

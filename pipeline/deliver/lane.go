@@ -13,11 +13,11 @@ import (
 // lane is one destination at work: the leases held for it, in the order in which they are sent, and how many of its
 // senders run. Senders are started when there is something to send and end when there is nothing.
 type lane struct {
-	d    *Destination
-	sink sink
-	gate gate
+	d       *Destination
+	sink    sink
+	breaker breaker
 
-	closings                 prometheus.Counter
+	openings                 prometheus.Counter
 	attempts                 map[pipeline.DeliveryStatus]prometheus.Counter
 	seconds                  prometheus.Observer
 	heldGauge, inFlightGauge prometheus.Gauge
@@ -35,8 +35,17 @@ type lane struct {
 }
 
 func newLane(d *Destination, s sink, m *Metrics) *lane {
-	l := &lane{d: d, sink: s, gate: gate{cfg: d.breaker}, sending: map[*term]struct{}{}, seconds: m.seconds.WithLabelValues(d.Name), heldGauge: m.held.WithLabelValues(d.Name),
-		closings: m.closings.WithLabelValues(d.Name), inFlightGauge: m.inFlight.WithLabelValues(d.Name), attempts: map[pipeline.DeliveryStatus]prometheus.Counter{}}
+	l := &lane{
+		d:             d,
+		sink:          s,
+		breaker:       breaker{cfg: d.breaker},
+		sending:       map[*term]struct{}{},
+		openings:      m.openings.WithLabelValues(d.Name),
+		attempts:      map[pipeline.DeliveryStatus]prometheus.Counter{},
+		seconds:       m.seconds.WithLabelValues(d.Name),
+		heldGauge:     m.held.WithLabelValues(d.Name),
+		inFlightGauge: m.inFlight.WithLabelValues(d.Name),
+	}
 	if d.rate > 0 {
 		l.limiter = rate.NewLimiter(rate.Limit(d.rate), d.burst)
 	}
@@ -62,7 +71,7 @@ func (l *lane) room() int {
 	if l.d.paused || !l.more && !l.dirty || l.more && free < (l.d.capacity()+1)/2 {
 		return 0
 	}
-	return l.gate.room(time.Now(), free, l.held)
+	return l.breaker.room(time.Now(), free, l.held)
 }
 
 // freeLocked is the room for messages that are to be sent. Those that were sent and not recorded yet have some room of

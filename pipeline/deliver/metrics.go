@@ -12,7 +12,7 @@ type Metrics struct {
 	unrecorded   prometheus.Counter
 	claimErrors  prometheus.Counter
 	lostLeases   prometheus.Counter
-	closings     *prometheus.CounterVec
+	openings     *prometheus.CounterVec
 }
 
 // NewMetrics registers the metrics.
@@ -34,9 +34,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "Claims that failed; they are repeated."}),
 		lostLeases: prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_deliver_lost_leases_total",
 			Help: "Messages that another worker took while they waited here; they were not sent from here."}),
-		closings: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_deliver_closings_total",
-			Help: "How often a destination was left alone for a while: after failures in a row, or because it asked for it by Retry-After."}, []string{"destination"}),
+		openings: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_deliver_breaker_openings_total",
+			Help: "Times that a destination's circuit breaker opened: after failures in a row, or for its Retry-After."},
+			[]string{"destination"}),
 	}
-	reg.MustRegister(m.attempts, m.seconds, m.held, m.inFlight, m.recordErrors, m.unrecorded, m.claimErrors, m.lostLeases, m.closings)
+	reg.MustRegister(m.attempts, m.seconds, m.held, m.inFlight, m.recordErrors, m.unrecorded, m.claimErrors, m.lostLeases, m.openings)
 	return m
 }

@@ -12,12 +12,12 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-func TestGate(t *testing.T) {
-	g := gate{cfg: breaker{failures: 3, pause: 10 * time.Second, maxPause: 30 * time.Second}}
+func TestBreaker(t *testing.T) {
+	b := breaker{cfg: breakerConfig{failures: 3, pause: 10 * time.Second, maxPause: 30 * time.Second}}
 	now := time.Now()
 	enter := func(want bool, wantWait time.Duration) (probe bool) {
 		t.Helper()
-		ok, probe, wait := g.enter(now)
+		ok, probe, wait := b.enter(now)
 		if ok != want || wait != wantWait {
 			t.Fatalf("enter = %t, wait %s; want %t, %s", ok, wait, want, wantWait)
 		}
@@ -25,13 +25,13 @@ func TestGate(t *testing.T) {
 	}
 	leave := func(probe, well bool, pause, want time.Duration) {
 		t.Helper()
-		if got := g.leave(now, probe, well, pause); got != want {
-			t.Fatalf("leave(probe %t, well %t, pause %s) closed for %s; want %s", probe, well, pause, got, want)
+		if got := b.leave(now, probe, well, pause); got != want {
+			t.Fatalf("leave(probe %t, well %t, pause %s) opened for %s; want %s", probe, well, pause, got, want)
 		}
 	}
 	room := func(want int) {
 		t.Helper()
-		if got := g.room(now, 50, 0); got != want {
+		if got := b.room(now, 50, 0); got != want {
 			t.Fatalf("room = %d; want %d", got, want)
 		}
 	}
@@ -40,13 +40,13 @@ func TestGate(t *testing.T) {
 	}
 	room(50)
 	leave(enter(true, 0), false, 0, 10*time.Second)
-	leave(false, false, 0, 0) // was on its way when the gate closed
+	leave(false, false, 0, 0) // was on its way when it opened
 	room(0)
 	enter(false, 10*time.Second)
 	now = now.Add(10 * time.Second)
 	room(1)
 	if !enter(true, 0) {
-		t.Fatal("what enters after the pause is no probe")
+		t.Fatal("what enters after the pause is not a probe")
 	}
 	room(0)
 	enter(false, time.Second) // one probe at a time
@@ -62,15 +62,15 @@ func TestGate(t *testing.T) {
 	room(50)
 }
 
-func TestGateWithoutBreakerOnlyPauses(t *testing.T) {
-	g, now := gate{}, time.Now()
+func TestBreakerThatIsOffOpensOnRequestOnly(t *testing.T) {
+	b, now := breaker{}, time.Now()
 	for range 1000 {
-		if closed := g.leave(now, false, false, 0); closed != 0 {
-			t.Fatalf("closed for %s without a breaker", closed)
+		if opened := b.leave(now, false, false, 0); opened != 0 {
+			t.Fatalf("opened for %s without a breaker", opened)
 		}
 	}
-	if closed := g.leave(now, false, false, time.Second); closed != time.Second {
-		t.Fatalf("closed for %s; want the second it asked for", closed)
+	if opened := b.leave(now, false, false, time.Second); opened != time.Second {
+		t.Fatalf("opened for %s; want the second it asked for", opened)
 	}
 }
 
@@ -125,10 +125,10 @@ func TestBreakerCostsNoAttempts(t *testing.T) {
 	}
 	// The hour passes.
 	up.Store(true)
-	g := &d.lanes["crm"].gate
-	g.mu.Lock()
-	g.until = time.Now()
-	g.mu.Unlock()
+	b := &d.lanes["crm"].breaker
+	b.mu.Lock()
+	b.until = time.Now()
+	b.mu.Unlock()
 	d.Nudge()
 	pgtest.Eventually(t, "the rest sent", func() bool { return q.count(pipeline.Sent) == 195-released })
 }
