@@ -26,7 +26,9 @@ const root = "../.."
 // limit bounds the start of a server, and what a block marked "eventually" waits for.
 const limit = 2 * time.Minute
 
-// TestTutorial: every line that a reader is told to type works, and prints what is shown.
+// TestReadmeTour and TestTutorial: every line that a reader is told to type works, and prints what is shown.
+func TestReadmeTour(t *testing.T) { followPage(t, filepath.Join(root, "README.md")) }
+
 func TestTutorial(t *testing.T) { followPage(t, filepath.Join(root, "docs", "tutorial.md")) }
 
 // block is a fenced block of a page. The word after "sh" says how it runs:
