@@ -219,7 +219,11 @@ func TestOrderReachesTheQueue(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.ClaimBatch = 10_000 // all of them in the first claim
 	start(t, cfg, ds, q)
-	eventually(t, "a claim", func() bool { q.mu.Lock(); defer q.mu.Unlock(); return len(q.claims) > 0 })
+	pgtest.Eventually(t, "a claim", func() bool {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		return len(q.claims) > 0
+	})
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for i, want := range []pipeline.Order{pipeline.DeadBlocks, pipeline.DeadSkips, pipeline.Unordered} {
