@@ -121,10 +121,8 @@ func (c *config) settings() []*setting {
 		{key: "buffer.drain-timeout", value: &c.buffer.DrainTimeout, doc: "how long what is in memory may take to be written when the process stops"},
 
 		{key: "copyin.deadline", value: &c.copyin.Deadline, doc: "bound on writing one batch, with all its retries; then its clients are answered 503"},
-		{key: "copyin.attempt-timeout", value: &c.copyin.AttemptTimeout, doc: "bound on one transaction and every wait in it"},
 		{key: "copyin.dedupe-window", value: &c.copyin.DedupeWindow, doc: "how far around its arrival an event without a time is looked up by its id alone"},
 		{key: "copyin.recent-bytes", value: &c.copyin.RecentBytes, unit: "bytes", doc: "memory for the keys that this process wrote last, 8 bytes each, so that retries are looked up before COPY: 0 off"},
-		{key: "copyin.lookup-first", value: &c.copyin.LookupFirst, unit: "share", doc: "share of recent batches with other repeats than those from which on all keys are looked up before COPY: 0 always, above 1 never"},
 
 		{key: "evaluate.max-payload-bytes", value: &c.evaluate.MaxPayloadBytes, unit: "bytes", doc: "largest payload of one message; a larger one is not decided, and counted"},
 

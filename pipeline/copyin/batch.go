@@ -11,12 +11,12 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-// rowState is what is known of a row. Only open rows are sent. Each of the other two is final: it says what other
-// transactions have committed, or what PostgreSQL thinks of the row, and both outlast a rollback of ours.
+// rowState is what is known of a row. Only fresh rows are sent. The other two are final: they depend on what other
+// transactions have committed, or on the row itself, and both outlast a rollback of ours.
 type rowState uint8
 
 const (
-	open rowState = iota
+	fresh rowState = iota
 	duplicate
 	poison
 )
@@ -29,10 +29,10 @@ type batch struct {
 	events []pipeline.Event
 	// winner maps the caller's index to one in events; nil where they are the same.
 	winner []int32
-	// order lists indexes into events by (UTC day, tenant, event id). All writers insert in this order: with one order of
-	// their own two overlapping batches deadlock, each waiting for a key of the other.
+	// order lists indexes into events by (UTC day, tenant, event id). All writers insert in this order: two overlapping
+	// batches in different orders deadlock, each waiting for a key of the other.
 	order []int32
-	// timeless are the indexes, in order's order, of events whose time is unknown.
+	// timeless are the positions, ascending, of events whose time is unknown.
 	timeless []int32
 	// suspects are the positions, ascending, of keys that this process wrote before, as recent believes.
 	suspects []int32
@@ -43,14 +43,14 @@ type batch struct {
 	encoded *[]byte
 	offsets []int // row p is encoded[offsets[p]:offsets[p+1]]
 
-	refusals   map[int32]refusal // by position
+	rejections map[int32]rejection // by position
 	duplicates int
-	missed     bool // a key that was no suspect is stored
+	missed     bool // a key that was not a suspect is stored
 	shared     bool // encoded may still be read by somebody
 }
 
-// refusal is why PostgreSQL would not store a row.
-type refusal struct {
+// rejection is why PostgreSQL would not store a row.
+type rejection struct {
 	sqlstate, field, reason string
 }
 
@@ -61,8 +61,8 @@ type sortKey struct {
 	index       int32
 }
 
-// compareKeys ends at the first difference. cmp.Or over all six comparisons takes twice as long, and sorting was half of
-// what newBatch costs.
+// compareKeys ends at the first difference. cmp.Or over all six comparisons takes twice as long, and sorting was half
+// of what newBatch costs.
 func compareKeys(a, b sortKey) int {
 	switch {
 	case a.day != b.day:
@@ -193,7 +193,7 @@ func (b *batch) collapse(keys []sortKey, timeless bool) []sortKey {
 }
 
 // encodePool reuses the encoded batches. A buffer above maxPooled is left to the garbage collector, so that one huge
-// batch does not stay in memory for ever.
+// batch does not occupy memory from then on.
 var encodePool = sync.Pool{New: func() any { return new([]byte) }}
 
 const maxPooled = 16 << 20
@@ -205,7 +205,7 @@ func (b *batch) release() {
 	b.encoded = nil
 }
 
-// rows gives the COPY stream of the given positions, which ascend.
+// rows returns the COPY stream of the given positions, which ascend.
 func (b *batch) rows(positions []int32) *rowReader {
 	r := &rowReader{parts: [][]byte{[]byte(pgcopy.Header)}}
 	for i := 0; i < len(positions); {
@@ -220,21 +220,21 @@ func (b *batch) rows(positions []int32) *rowReader {
 	return r
 }
 
-// open lists the positions that are still to be stored.
-func (b *batch) open() []int32 {
+// remaining lists the positions that are still to be stored.
+func (b *batch) remaining() []int32 {
 	positions := make([]int32, 0, len(b.order))
 	for p, s := range b.state {
-		if s == open {
+		if s == fresh {
 			positions = append(positions, int32(p))
 		}
 	}
 	return positions
 }
 
-// openOf are those of the positions that are still to be stored.
-func (b *batch) openOf(positions []int32) (of []int32) {
+// remainingOf returns the positions among the given that are still to be stored.
+func (b *batch) remainingOf(positions []int32) (of []int32) {
 	for _, p := range positions {
-		if b.state[p] == open {
+		if b.state[p] == fresh {
 			of = append(of, p)
 		}
 	}
@@ -243,35 +243,36 @@ func (b *batch) openOf(positions []int32) (of []int32) {
 
 func (b *batch) event(position int32) *pipeline.Event { return &b.events[b.order[position]] }
 
-func (b *batch) refuse(position int32, r refusal) {
-	if b.refusals == nil {
-		b.refusals = make(map[int32]refusal)
+func (b *batch) reject(position int32, r rejection) {
+	if b.rejections == nil {
+		b.rejections = make(map[int32]rejection)
 	}
 	b.state[position] = poison
-	b.refusals[position] = r
+	b.rejections[position] = r
 }
 
-// stored says for each of b.events whether this transaction stores it.
+// stored reports for each of b.events whether this transaction stores it.
 func (b *batch) stored() []bool {
 	stored := make([]bool, len(b.events))
 	for p, s := range b.state {
-		stored[b.order[p]] = s == open
+		stored[b.order[p]] = s == fresh
 	}
 	return stored
 }
 
-// verdicts gives the caller's, after COMMIT. A repeat inside the batch shares the refusal of the event that it repeats.
+// verdicts returns the caller's, after COMMIT. A repeat inside the batch shares the rejection of the event that it
+// repeats.
 func (b *batch) verdicts() []pipeline.Verdict {
 	own := make([]pipeline.Verdict, len(b.events))
 	for p, s := range b.state {
 		v := &own[b.order[p]]
 		switch s {
-		case open:
+		case fresh:
 			v.Outcome = pipeline.Stored
 		case duplicate:
 			v.Outcome = pipeline.Duplicate
 		case poison:
-			r := b.refusals[int32(p)]
+			r := b.rejections[int32(p)]
 			*v = pipeline.Verdict{Outcome: pipeline.Rejected, Field: r.field, Reason: r.reason}
 		}
 	}

@@ -23,17 +23,21 @@ func shopEvents(n int) []pipeline.Event {
 	es := make([]pipeline.Event, n)
 	now := today()
 	for i := range es {
-		es[i] = pipeline.Event{ID: pipeline.NewUUIDv7(now), Tenant: 1, Name: "product_viewed", OccurredAt: now, ReceivedAt: now,
-			AnonymousID: "0190163d-8694-739b-aea5-966c26f8ad91", UserID: fmt.Sprintf("user-%d", i%5000), SessionID: fmt.Sprintf("session-%d", i%900),
+		es[i] = pipeline.Event{
+			ID: pipeline.NewUUIDv7(now), Tenant: 1, Name: "product_viewed", OccurredAt: now, ReceivedAt: now,
+			AnonymousID: "0190163d-8694-739b-aea5-966c26f8ad91",
+			UserID:      fmt.Sprintf("user-%d", i%5000), SessionID: fmt.Sprintf("session-%d", i%900),
 			PageURL: fmt.Sprintf("https://shop.example/products/%d?ref=home", i), Referrer: "https://shop.example/",
-			UserAgent:  "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",
-			Properties: fmt.Appendf(nil, `{"product_id": %d, "price_cents": 1999, "currency": "EUR", "category": "shoes", "position": 4}`, i)}
+			UserAgent: "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",
+			Properties: fmt.Appendf(nil,
+				`{"product_id": %d, "price_cents": 1999, "currency": "EUR", "category": "shoes", "position": 4}`, i),
+		}
 	}
 	return es
 }
 
-// BenchmarkEncode compares our encoding of rows with pgx's CopyFromSlice, both into the same table. Client CPU is that of
-// this process, by getrusage.
+// BenchmarkEncode compares our encoding of rows with pgx's CopyFromSlice, both into the same table. Client CPU is
+// that of this process, by getrusage.
 func BenchmarkEncode(b *testing.B) {
 	const size = 2000
 	es := shopEvents(size)
@@ -61,14 +65,19 @@ func BenchmarkEncode(b *testing.B) {
 				}
 				if own {
 					batch := newBatch(es)
-					_, err = conn.Conn().PgConn().CopyFrom(b.Context(), batch.rows(batch.open()), strings.Replace(copySQL, "events", "target", 1))
+					sql := strings.Replace(copySQL, "events", "target", 1)
+					_, err = conn.Conn().PgConn().CopyFrom(b.Context(), batch.rows(batch.remaining()), sql)
 					batch.release()
 				} else {
-					_, err = conn.CopyFrom(b.Context(), pgx.Identifier{"target"}, columns, pgx.CopyFromSlice(len(es), func(i int) ([]any, error) {
+					rows := pgx.CopyFromSlice(len(es), func(i int) ([]any, error) {
 						e := &es[i]
-						return []any{[16]byte(e.ID), e.Tenant, e.Name, e.OccurredAt, null(e.AnonymousID), null(e.UserID), null(e.SessionID),
-							null(e.PageURL), null(e.Referrer), null(e.UserAgent), e.Properties, e.ReceivedAt, null(e.ClientID)}, nil
-					}))
+						return []any{
+							[16]byte(e.ID), e.Tenant, e.Name, e.OccurredAt, null(e.AnonymousID), null(e.UserID),
+							null(e.SessionID), null(e.PageURL), null(e.Referrer), null(e.UserAgent), e.Properties,
+							e.ReceivedAt, null(e.ClientID),
+						}, nil
+					})
+					_, err = conn.CopyFrom(b.Context(), pgx.Identifier{"target"}, columns, rows)
 				}
 				if err != nil {
 					b.Fatal(err)
@@ -119,15 +128,19 @@ func BenchmarkWrite(b *testing.B) {
 func BenchmarkRepeats(b *testing.B) {
 	const size, writers = 2000, 2
 	for _, percent := range []float64{0, 0.05, 2} {
-		for _, first := range []float64{0, 2, DefaultConfig().LookupFirst} {
+		for _, first := range []float64{0, 2, lookupFirst} {
 			name := map[float64]string{0: "lookup first", 2: "copy first"}[first]
 			if name == "" {
 				name = "adaptive"
 			}
 			b.Run(fmt.Sprintf("%s/repeats=%v%%", name, percent), func(b *testing.B) {
 				pool := pgtest.New(b)
-				w := newWriter(b, pool, func(c *Config) { c.LookupFirst = first })
-				run(b, pool, writers, size, percent/100, func(es []pipeline.Event) error { _, err := w.Write(b.Context(), es); return err })
+				w := newWriter(b, pool)
+				w.lookupFirst = first
+				run(b, pool, writers, size, percent/100, func(es []pipeline.Event) error {
+					_, err := w.Write(b.Context(), es)
+					return err
+				})
 			})
 		}
 	}
@@ -143,7 +156,11 @@ func run(b *testing.B, pool *pgxpool.Pool, writers, size int, repeats float64, w
 		if i < 2*writers {
 			continue
 		}
-		for j := range int(repeats*float64(size)) + map[bool]int{true: 1}[repeats > 0 && repeats*float64(size) < 1 && i%2 == 0] {
+		n := int(repeats * float64(size))
+		if repeats > 0 && repeats*float64(size) < 1 && i%2 == 0 {
+			n++
+		}
+		for j := range n {
 			batches[i][j*37%size] = batches[i-2*writers][size-1-j]
 			again++
 		}
@@ -173,7 +190,7 @@ func rawCopy(ctx context.Context, pool *pgxpool.Pool, es []pipeline.Event) error
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		batch := newBatch(es)
 		defer batch.release()
-		return copyRows(ctx, tx, batch, batch.open(), copySQL)
+		return copyRows(ctx, tx, batch, batch.remaining(), copySQL)
 	})
 }
 

@@ -3,6 +3,7 @@ package copyin
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -40,14 +41,14 @@ type inDoubt struct {
 func (e *inDoubt) Error() string { return "commit in doubt: " + e.err.Error() }
 func (e *inDoubt) Unwrap() error { return e.err }
 
-// cause is what to do about a failed transaction. Those from deadlock on are retried as they are, after a pause.
+// cause is what to do about a failed transaction. From deadlock on it is retried as it is, after a pause.
 type cause string
 
 const (
 	causeConflict      cause = "conflict"  // a key is stored already: look them up
 	causePartition     cause = "partition" // a day has none: make it
 	causePoison        cause = "poison"    // a row can't be stored: find it
-	causePermanent     cause = "permanent" // repeating does not help: give up
+	causePermanent     cause = "permanent" // a repeat does not help: give up
 	causeDeadlock      cause = "deadlock"
 	causeSerialization cause = "serialization"
 	causeLock          cause = "lock"
@@ -63,7 +64,8 @@ func classify(err error) cause {
 	}
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
-		if at.at == atRecord && !at.closed && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+		ended := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+		if at.at == atRecord && !at.closed && !ended {
 			return causePermanent // the recorder's own
 		}
 		return causeConnection
@@ -103,7 +105,7 @@ func classify(err error) cause {
 	return causePermanent
 }
 
-// copyLine reads which row of a COPY an error is about, from 0. PostgreSQL says so in the error's context only, "COPY
+// copyLine reads which row of a COPY an error is about, from 0. PostgreSQL tells only in the error's context, "COPY
 // events, line 3, column properties", whose words depend on the server's language; the number does not. Where that
 // fails, the row is searched for.
 func copyLine(err error, rows int) (row int, column string, ok bool) {
@@ -127,11 +129,10 @@ func copyLine(err error, rows int) (row int, column string, ok bool) {
 			continue
 		}
 		row, ok = n-1, true
-		for _, word := range strings.FieldsFunc(line[end:], func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }) {
-			for _, c := range columns {
-				if word == c {
-					column = c
-				}
+		rest := strings.FieldsFunc(line[end:], func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') })
+		for _, word := range rest {
+			if slices.Contains(columns, word) {
+				column = word
 			}
 		}
 	}
@@ -140,11 +141,11 @@ func copyLine(err error, rows int) (row int, column string, ok bool) {
 
 func digit(r rune) bool { return r >= '0' && r <= '9' }
 
-// refusalOf says why, for the client and for the operator.
-func refusalOf(err error, column string) refusal {
+// rejectionOf returns the reason, for the client and for the operator.
+func rejectionOf(err error, column string) rejection {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
-		return refusal{reason: "refused by the database"}
+		return rejection{reason: "rejected by the database"}
 	}
 	if pgErr.ColumnName != "" {
 		column = pgErr.ColumnName
@@ -153,7 +154,7 @@ func refusalOf(err error, column string) refusal {
 	if len(reason) > maxReason {
 		reason = strings.ToValidUTF8(reason[:maxReason], "")
 	}
-	return refusal{sqlstate: pgErr.Code, field: column, reason: reason}
+	return rejection{sqlstate: pgErr.Code, field: column, reason: reason}
 }
 
 const maxReason = 1000

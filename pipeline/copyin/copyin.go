@@ -1,9 +1,10 @@
-// Package copyin stores batches of events, one transaction each, and gives a verdict for every event.
+// Package copyin stores batches of events, one transaction each, and returns a verdict for every event.
 //
 // In: events, valid by construction. Out: rows of events and, in the same transaction, what the Recorder writes about
-// them; rows that PostgreSQL refuses go to quarantine and their neighbours are stored. A nil error means committed; with
-// ErrUnavailable the batch may be committed or not, and repeating it is harmless, since the key (tenant, event id,
-// occurred_at) makes a repeat a duplicate. Nothing happens twice: a COMMIT whose answer was lost is looked up in PostgreSQL.
+// them. A row that PostgreSQL cannot store goes to quarantine, and its neighbours are stored. A nil error means
+// committed. With ErrUnavailable the batch may be committed or not. To repeat it is harmless, since the key (tenant,
+// event id, occurred_at) makes a repeat a duplicate. Nothing happens twice: a COMMIT whose answer was lost is looked up
+// in PostgreSQL.
 package copyin
 
 import (
@@ -20,15 +21,16 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-// DecideFunc decides about events, once a batch and outside its transaction. It gets them in the caller's order without
-// repeats inside the batch (the first wins), and must not keep the slice beyond the Recorder's Committed. A nil Recorder
-// means that there is nothing to record, whatever gets stored.
+// DecideFunc decides about events, once a batch and outside its transaction. It gets them in the caller's order
+// without repeats inside the batch (the first wins), and must not keep the slice beyond the Recorder's Committed. A
+// nil Recorder means that there is nothing to record, whatever gets stored.
 type DecideFunc func(events []pipeline.Event) Recorder
 
 // Recorder writes the decisions about one batch.
 type Recorder interface {
-	// Record runs inside the batch's transaction; stored[i] says whether events[i], of the slice that was decided
-	// about, is newly stored by it. It may be called again, after a rollback and with other values: the last call counts.
+	// Record runs inside the batch's transaction; stored[i] reports whether events[i], of the slice that was decided
+	// about, is newly stored by it. It may be called again, after a rollback and with other values: the last call
+	// counts.
 	Record(ctx context.Context, tx pgx.Tx, stored []bool) error
 	// Committed is called once, after COMMIT; not at all where the outcome stays unknown.
 	Committed()
@@ -44,7 +46,9 @@ type Writer struct {
 	recent *recent
 	misses misses
 
-	straightHead []byte
+	lookupFirst    float64
+	attemptTimeout time.Duration
+	straightHead   []byte
 
 	committing atomic.Int64 // nanoseconds
 }
@@ -54,15 +58,24 @@ func New(cfg Config, pool *pgxpool.Pool, decide DecideFunc, m *Metrics, log *slo
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	return &Writer{cfg: cfg, pool: pool, decide: decide, m: m, log: log, recent: newRecent(cfg.RecentBytes), straightHead: straightHead(cfg.AttemptTimeout)}, nil
+	w := &Writer{cfg: cfg, pool: pool, decide: decide, m: m, log: log, recent: newRecent(cfg.RecentBytes)}
+	w.lookupFirst = lookupFirst
+	w.boundAttempts(attemptTimeout)
+	return w, nil
 }
 
-// Committing says how long all COMMITs took together.
+// boundAttempts sets the bound on each transaction.
+func (w *Writer) boundAttempts(timeout time.Duration) {
+	w.attemptTimeout = min(timeout, w.cfg.Deadline)
+	w.straightHead = straightHead(w.attemptTimeout)
+}
+
+// Committing returns how long all COMMITs took together.
 func (w *Writer) Committing() time.Duration { return time.Duration(w.committing.Load()) }
 
-// Write stores a batch and gives a verdict for each event, by index. It borrows the slice until it returns. It blocks for
-// at most copyin.deadline; the error is ErrUnavailable. Beside the events it holds one encoded copy of them. A batch that
-// repeats events of one that is still being written waits for that.
+// Write stores a batch and returns a verdict for each event, by index. It borrows the slice until it returns. It
+// blocks for at most copyin.deadline; the error is ErrUnavailable. Beside the events it holds one encoded copy of
+// them. A batch that repeats events of one that is still being written waits for that one.
 func (w *Writer) Write(ctx context.Context, events []pipeline.Event) ([]pipeline.Verdict, error) {
 	if len(events) == 0 {
 		return nil, nil
@@ -74,7 +87,7 @@ func (w *Writer) Write(ctx context.Context, events []pipeline.Event) ([]pipeline
 	earlier, leave := w.recent.enter(b)
 	defer leave()
 	recorder := w.decide(b.events)
-	await(ctx, earlier, w.cfg.AttemptTimeout)
+	await(ctx, earlier, w.attemptTimeout)
 	if err := w.store(ctx, b, recorder); err != nil {
 		w.m.failed.Inc()
 		err = fmt.Errorf("copyin: write %d events: %w: %w", len(events), pipeline.ErrUnavailable, err)
@@ -86,14 +99,15 @@ func (w *Writer) Write(ctx context.Context, events []pipeline.Event) ([]pipeline
 	}
 	verdicts := b.verdicts()
 	w.m.count(events, verdicts)
-	if len(b.refusals) > 0 {
-		w.log.Warn("events refused by PostgreSQL went to quarantine", "events", len(b.refusals), "of", len(events))
+	if len(b.rejections) > 0 {
+		w.log.Warn("PostgreSQL could not store some events: they are in quarantine, see pipeline quarantine list",
+			"events", len(b.rejections), "of", len(events))
 	}
 	return verdicts, nil
 }
 
-// misses remembers how many of the last batches held events that were stored before and that recent did not know: those
-// that another process wrote, or this one long ago.
+// misses remembers how many of the last batches held events that were stored before and that recent did not know, since
+// another process wrote them, or this one long ago.
 type misses struct {
 	mu    sync.Mutex
 	share float64

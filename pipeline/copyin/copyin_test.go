@@ -24,7 +24,7 @@ func undecided([]pipeline.Event) Recorder { return nil }
 func newWriter(t testing.TB, pool *pgxpool.Pool, set ...func(*Config)) *Writer {
 	t.Helper()
 	cfg := DefaultConfig()
-	cfg.Deadline, cfg.AttemptTimeout = time.Minute, 30*time.Second
+	cfg.Deadline = time.Minute
 	for _, f := range set {
 		f(&cfg)
 	}
@@ -32,6 +32,7 @@ func newWriter(t testing.TB, pool *pgxpool.Pool, set ...func(*Config)) *Writer {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.boundAttempts(30 * time.Second)
 	return w
 }
 
@@ -41,8 +42,10 @@ func today() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 // event makes one with a key of its own; each call is a little later.
 func event(name string) pipeline.Event {
 	now := today()
-	return pipeline.Event{ID: pipeline.NewUUIDv4(), Tenant: 1, Name: name, OccurredAt: now, ReceivedAt: now, UserID: "u-1",
-		Properties: []byte(`{"n":1}`)}
+	return pipeline.Event{
+		ID: pipeline.NewUUIDv4(), Tenant: 1, Name: name, OccurredAt: now, ReceivedAt: now, UserID: "u-1",
+		Properties: []byte(`{"n":1}`),
+	}
 }
 
 func events(n int) []pipeline.Event {
@@ -107,13 +110,15 @@ func TestEncodeRoundTrip(t *testing.T) {
 	full := pipeline.Event{
 		ID: pipeline.HashUUID("order-17"), ClientID: "order-17", Tenant: -2147483648, Name: "größe \"x\"\t\n\\N",
 		OccurredAt: today(), ReceivedAt: time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC),
-		AnonymousID: "a", UserID: strings.Repeat("u", 70000), SessionID: "\\.", PageURL: "https://x/?q=%20", Referrer: "\x01", UserAgent: "日本語",
+		AnonymousID: "a", UserID: strings.Repeat("u", 70000), SessionID: "\\.",
+		PageURL: "https://x/?q=%20", Referrer: "\x01", UserAgent: "日本語",
 		Properties: []byte(`{"big":12345678901234567890.123456789012345678901234567890,"s":"C:\\u0000dir","n":null}`),
 	}
 	bare := pipeline.Event{ID: pipeline.UUID{}, Tenant: 2147483647, Name: "n", OccurredAt: today(),
 		ReceivedAt: time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)}
 	old := pipeline.Event{ID: pipeline.NewUUIDv4(), Tenant: 1, Name: "before 2000",
-		OccurredAt: time.Date(1969, 12, 31, 23, 59, 59, 999999000, time.UTC), ReceivedAt: time.Date(1969, 12, 31, 23, 59, 59, 1000, time.UTC)}
+		OccurredAt: time.Date(1969, 12, 31, 23, 59, 59, 999999000, time.UTC),
+		ReceivedAt: time.Date(1969, 12, 31, 23, 59, 59, 1000, time.UTC)}
 	want := []pipeline.Event{full, bare, old}
 	checkOutcomes(t, mustWrite(t, w, slices.Clone(want)), "sss")
 	var row pipeline.EventRow
@@ -138,7 +143,8 @@ from unnest($1::integer[]) with ordinality as t (tenant, i) left join events e o
 		if (got[i].Properties == nil) != (e.Properties == nil) {
 			t.Errorf("properties of %q = %s, want %s", e.Name, got[i].Properties, e.Properties)
 		}
-		if e.Properties != nil && !scan[bool](t, pool, `select $1::text::jsonb = $2::text::jsonb`, string(e.Properties), string(got[i].Properties)) {
+		const sameSQL = `select $1::text::jsonb = $2::text::jsonb`
+		if e.Properties != nil && !scan[bool](t, pool, sameSQL, string(e.Properties), string(got[i].Properties)) {
 			t.Errorf("properties = %s, want %s", got[i].Properties, e.Properties)
 		}
 		got[i].Properties = e.Properties
@@ -147,8 +153,9 @@ from unnest($1::integer[]) with ordinality as t (tenant, i) left join events e o
 		}
 	}
 	// Empty texts are stored as NULL.
-	if n := scan[int](t, pool, `select num_nulls(anonymous_id, user_id, session_id, page_url, referrer, user_agent, properties, client_id)
-		from events where tenant_id = $1`, bare.Tenant); n != 8 {
+	if n := scan[int](t, pool, `
+select num_nulls(anonymous_id, user_id, session_id, page_url, referrer, user_agent, properties, client_id)
+from events where tenant_id = $1`, bare.Tenant); n != 8 {
 		t.Errorf("%d columns of an event with nothing but its key and name are NULL, want 8", n)
 	}
 }
@@ -168,7 +175,8 @@ func TestRepeatsInsideABatch(t *testing.T) {
 	tenant.Tenant = 2 // another tenant's
 	checkOutcomes(t, mustWrite(t, w, []pipeline.Event{x, event("a"), other, third, later, tenant}), "ssddss")
 	checkRows(t, pool, 4)
-	if got := scan[string](t, pool, `select event_name from events where event_id = $1 and occurred_at = $2 and tenant_id = 1`, x.ID, x.OccurredAt); got != "first" {
+	const nameSQL = `select event_name from events where event_id = $1 and occurred_at = $2 and tenant_id = 1`
+	if got := scan[string](t, pool, nameSQL, x.ID, x.OccurredAt); got != "first" {
 		t.Errorf("the event stored is %q, want the first of the batch", got)
 	}
 	checkOutcomes(t, mustWrite(t, w, []pipeline.Event{third, event("b"), later, later}), "dsdd")
@@ -184,12 +192,14 @@ func TestOneRepeatInsideAndOneStored(t *testing.T) {
 	es[9000] = es[3]
 	got := outcomes(mustWrite(t, w, es))
 	if strings.Count(got, "s") != 9998 || got[7] != 'd' || got[9000] != 'd' {
-		t.Errorf("%d stored, outcomes of the repeats %c %c; want 9998, d, d", strings.Count(got, "s"), got[7], got[9000])
+		t.Errorf("%d stored, outcomes of the repeats %c %c; want 9998, d, d",
+			strings.Count(got, "s"), got[7], got[9000])
 	}
 	checkRows(t, pool, 9999)
 }
 
-// Batches with repeats of what another process stored make the writer look all keys up after a while, and no more later.
+// Batches with repeats of what another process stored make the writer look all keys up after a while, and no more
+// later.
 func TestLooksFirstWhereRepeatsAreUsual(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t)
@@ -208,13 +218,14 @@ func TestLooksFirstWhereRepeatsAreUsual(t *testing.T) {
 	}
 	repeat()
 	if got := counterValue(t, w.m.conflicts); got != conflicts {
-		t.Errorf("a batch after 20 with repeats ran into a conflict (%v, before %v); want it to look first", got, conflicts)
+		t.Errorf("a batch after 20 with repeats ran into a conflict (%v, before %v); want it to look first",
+			got, conflicts)
 	}
 	for range 50 {
 		mustWrite(t, w, events(1))
 	}
-	if got := w.misses.recent(); got >= w.cfg.LookupFirst {
-		t.Errorf("after 50 batches without repeats the share is %v, want below %v", got, w.cfg.LookupFirst)
+	if got := w.misses.recent(); got >= w.lookupFirst {
+		t.Errorf("after 50 batches without repeats the share is %v, want below %v", got, w.lookupFirst)
 	}
 }
 
@@ -264,9 +275,8 @@ func TestEmptyBatch(t *testing.T) {
 }
 
 func TestConfigFaultsAreAllNamed(t *testing.T) {
-	cfg := Config{LookupFirst: -1, RecentBytes: -1}
-	_, err := New(cfg, nil, undecided, nil, nil)
-	for _, key := range []string{"deadline", "attempt-timeout", "dedupe-window", "recent-bytes", "lookup-first"} {
+	_, err := New(Config{RecentBytes: -1}, nil, undecided, nil, nil)
+	for _, key := range []string{"deadline", "dedupe-window", "recent-bytes"} {
 		if err == nil || !strings.Contains(err.Error(), "copyin."+key) {
 			t.Errorf("New of an invalid configuration = %v; want copyin.%s named", err, key)
 		}

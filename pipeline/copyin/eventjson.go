@@ -6,7 +6,7 @@ import (
 )
 
 // appendEventJSON writes an event as it could be posted again. The properties stay byte for byte, so that numbers keep
-// their digits; they may be what PostgreSQL refused, so nothing here looks into them.
+// their digits; they may be what PostgreSQL could not store, so nothing here looks into them.
 func appendEventJSON(b []byte, e *pipeline.Event) []byte {
 	id := e.ClientID
 	if id == "" {

@@ -54,6 +54,9 @@ func TestConnectionCutAtEachStep(t *testing.T) {
 	fromClient := func(kind byte) func(pgtest.Message) bool {
 		return func(m pgtest.Message) bool { return m.FromClient && m.Type == kind }
 	}
+	fromServer := func(kind byte) func(pgtest.Message) bool {
+		return func(m pgtest.Message) bool { return !m.FromClient && m.Type == kind }
+	}
 	sql := func(prefix string) func(pgtest.Message) bool {
 		return func(m pgtest.Message) bool { return strings.HasPrefix(m.SQL(), prefix) }
 	}
@@ -82,8 +85,8 @@ func TestConnectionCutAtEachStep(t *testing.T) {
 			{"at begin", pgtest.CutBefore, sql("begin"), ""},
 			{"after begin", pgtest.CutBefore, tag("BEGIN"), ""},
 			{"before the rows", pgtest.CutBefore, fromClient('d'), ""},
-			{"before the id", pgtest.CutBefore, func(m pgtest.Message) bool { return !m.FromClient && m.Type == 'D' }, ""},
-			{"after the id", pgtest.CutBefore, func(m pgtest.Message) bool { return !m.FromClient && m.Type == 'G' }, ""},
+			{"before the id", pgtest.CutBefore, fromServer('D'), ""},
+			{"after the id", pgtest.CutBefore, fromServer('G'), ""},
 			{"before COMMIT", pgtest.CutBefore, sql("commit"), "aborted"},
 			{"after COMMIT", pgtest.CutBefore, tag("COMMIT"), "committed"},
 		},
@@ -109,13 +112,17 @@ func TestConnectionCutAtEachStep(t *testing.T) {
 				}
 				checkRows(t, direct, 500)
 				if way != "straight" && (r.committed != 1 || len(r.stored) != 499) {
-					t.Errorf("Committed called %d times, Record with %d events; want 1, 499", r.committed, len(r.stored))
+					t.Errorf("Committed called %d times, Record with %d events; want 1, 499",
+						r.committed, len(r.stored))
 				}
 				if got := counterValue(t, w.m.stored); got != 500 {
 					t.Errorf("%v events counted as stored, want 500", got)
 				}
 				for _, doubt := range []string{"aborted", "committed", "unknown"} {
-					want := map[bool]float64{true: 1}[doubt == c.doubt]
+					want := 0.0
+					if doubt == c.doubt {
+						want = 1
+					}
 					if got := counterValue(t, w.m.inDoubt.WithLabelValues(doubt)); got != want {
 						t.Errorf("%v commits in doubt that turned out %s, want %v", got, doubt, want)
 					}
@@ -125,8 +132,8 @@ func TestConnectionCutAtEachStep(t *testing.T) {
 	}
 }
 
-// A batch that goes straight and fails leaves its connection in order, whatever failed: COPY before it took rows, a row,
-// COMMIT.
+// A batch that goes straight and fails leaves its connection in order, whatever failed: COPY before it took rows, a
+// row, COMMIT.
 func TestStraightFailuresKeepTheConnection(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t)
@@ -137,7 +144,9 @@ begin
     if new.event_name = 'late' then raise exception 'late' using errcode = '40001'; end if;
     return new;
 end $$`)
-	exec(t, pool, `create constraint trigger late after insert on events deferrable initially deferred for each row execute function late()`)
+	exec(t, pool, `
+create constraint trigger late after insert on events deferrable initially deferred
+for each row execute function late()`)
 	conn, err := pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -152,11 +161,13 @@ end $$`)
 			t.Fatal("the batch does not go straight")
 		}
 		err := w.goStraight(t.Context(), conn.Conn(), b)
-		if failed, ok := errors.AsType[*stepError](err); at == "" && err != nil || at != "" && (!ok || failed.at != at || failed.closed) {
+		failed, ok := errors.AsType[*stepError](err)
+		if at == "" && err != nil || at != "" && (!ok || failed.at != at || failed.closed) {
 			t.Errorf("%s: %v, want a failure %q on a connection that stays", what, err, at)
 		}
 		if conn.Conn().IsClosed() || conn.Conn().PgConn().TxStatus() != 'I' {
-			t.Fatalf("%s: closed is %v and the state %c, want an idle connection", what, conn.Conn().IsClosed(), conn.Conn().PgConn().TxStatus())
+			t.Fatalf("%s: closed is %v and the state %c, want an idle connection",
+				what, conn.Conn().IsClosed(), conn.Conn().PgConn().TxStatus())
 		}
 		var now uint32
 		if err := conn.QueryRow(t.Context(), `select pg_backend_pid()`).Scan(&now); err != nil || now != pid {
@@ -181,7 +192,8 @@ func TestIDOfALostTransactionIsTakenByAnother(t *testing.T) {
 	pool := pgtest.New(t)
 	w := newWriter(t, pool)
 	var other string
-	if err := pool.QueryRow(t.Context(), `insert into processed_messages values ('c', 'm') returning pg_current_xact_id()::text`).Scan(&other); err != nil {
+	const elsewhereSQL = `insert into processed_messages values ('c', 'm') returning pg_current_xact_id()::text`
+	if err := pool.QueryRow(t.Context(), elsewhereSQL).Scan(&other); err != nil {
 		t.Fatal(err)
 	}
 	es := events(3)
@@ -190,7 +202,7 @@ func TestIDOfALostTransactionIsTakenByAnother(t *testing.T) {
 		t.Helper()
 		b := newBatch(es)
 		defer b.release()
-		committed, err := w.outcome(t.Context(), b, &inDoubt{xid: xid})
+		committed, err := w.lookUpCommit(t.Context(), b, &inDoubt{xid: xid})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -215,7 +227,8 @@ func TestIDOfALostTransactionIsTakenByAnother(t *testing.T) {
 // The database is away from COMMIT on: the caller is told that it is, and a repeat gives the right answer.
 func TestCommitInDoubtForGood(t *testing.T) {
 	t.Parallel()
-	w, proxy, direct := proxied(t, func(c *Config) { c.Deadline, c.AttemptTimeout = 2*time.Second, time.Second })
+	w, proxy, direct := proxied(t, func(c *Config) { c.Deadline = 2 * time.Second })
+	w.boundAttempts(time.Second)
 	es := events(10)
 	hook, _ := pgtest.Once(pgtest.CutBefore, func(m pgtest.Message) bool {
 		if m.Tag() == "COMMIT" {
@@ -241,7 +254,8 @@ func TestCommitInDoubtForGood(t *testing.T) {
 // A database that neither answers nor closes its connections cannot hang a writer.
 func TestDatabaseThatHangs(t *testing.T) {
 	t.Parallel()
-	w, proxy, direct := proxied(t, func(c *Config) { c.Deadline, c.AttemptTimeout = time.Second, 300*time.Millisecond })
+	w, proxy, direct := proxied(t, func(c *Config) { c.Deadline = time.Second })
+	w.boundAttempts(300 * time.Millisecond)
 	es := events(10)
 	mustWrite(t, w, es[:1])
 	proxy.SetBlackHole(true)
@@ -327,7 +341,8 @@ func TestOverlappingBatchesInOppositeOrder(t *testing.T) {
 		group.Wait()
 	}
 	if stored.Load() != rounds*size || duplicates.Load() != 3*rounds*size {
-		t.Errorf("%d stored and %d duplicates, want %d and %d", stored.Load(), duplicates.Load(), rounds*size, 3*rounds*size)
+		t.Errorf("%d stored and %d duplicates, want %d and %d",
+			stored.Load(), duplicates.Load(), rounds*size, 3*rounds*size)
 	}
 	checkRows(t, pool, rounds*size)
 	for i, w := range nodes {
@@ -340,7 +355,9 @@ func TestOverlappingBatchesInOppositeOrder(t *testing.T) {
 // A trigger fails once with the given SQLSTATE: the batch is repeated once, and the client sees nothing of it.
 func TestTransientErrorsAreRetried(t *testing.T) {
 	t.Parallel()
-	for sqlstate, cause := range map[string]string{"40001": "serialization", "40P01": "deadlock", "55P03": "lock", "53200": "connection"} {
+	for sqlstate, cause := range map[string]string{
+		"40001": "serialization", "40P01": "deadlock", "55P03": "lock", "53200": "connection",
+	} {
 		t.Run(sqlstate, func(t *testing.T) {
 			t.Parallel()
 			pool := pgtest.New(t)
@@ -366,7 +383,8 @@ create trigger fail_once before insert on events for each row execute function f
 func TestLockedTableEndsAtTheDeadline(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t)
-	w := newWriter(t, pool, func(c *Config) { c.Deadline, c.AttemptTimeout = 2*time.Second, 400*time.Millisecond })
+	w := newWriter(t, pool, func(c *Config) { c.Deadline = 2 * time.Second })
+	w.boundAttempts(400 * time.Millisecond)
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -378,7 +396,9 @@ func TestLockedTableEndsAtTheDeadline(t *testing.T) {
 	if _, err := w.Write(t.Context(), events(1)); !errors.Is(err, pipeline.ErrUnavailable) {
 		t.Errorf("Write = %v, want ErrUnavailable", err)
 	}
-	for scan[int](t, pool, `select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0 {
+	const waitingSQL = `
+select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`
+	for scan[int](t, pool, waitingSQL) > 0 {
 		if t.Context().Err() != nil {
 			t.Fatal("a statement still waits for the lock")
 		}
@@ -394,7 +414,8 @@ func TestErrorThatCannotPassEndsAtOnce(t *testing.T) {
 	pool := pgtest.New(t)
 	w := newWriter(t, pool)
 	exec(t, pool, `alter table events rename to elsewhere`)
-	if _, err := w.Write(t.Context(), events(1)); !errors.Is(err, pipeline.ErrUnavailable) || !strings.Contains(err.Error(), "42P01") {
+	_, err := w.Write(t.Context(), events(1))
+	if !errors.Is(err, pipeline.ErrUnavailable) || !strings.Contains(err.Error(), "42P01") {
 		t.Errorf("Write without a table = %v, want ErrUnavailable with SQLSTATE 42P01", err)
 	}
 }
@@ -429,8 +450,10 @@ func TestRecorder(t *testing.T) {
 	if got := strings.Join(decided, " "); got != "e1 e0 bad e3" {
 		t.Errorf("decided about %q, want the batch in the caller's order without repeats", got)
 	}
-	if got := scan[string](t, pool, `select string_agg(name, ' ' order by name) from decided`); got != "e1 e3" || r.committed != 1 {
-		t.Errorf("decisions recorded for %q, committed %d times; want those of the stored events, once", got, r.committed)
+	got := scan[string](t, pool, `select string_agg(name, ' ' order by name) from decided`)
+	if got != "e1 e3" || r.committed != 1 {
+		t.Errorf("decisions recorded for %q, committed %d times; want those of the stored events, once",
+			got, r.committed)
 	}
 }
 
@@ -457,7 +480,8 @@ func TestRecorderThatFails(t *testing.T) {
 		t.Errorf("Record called %d times, Committed %d; want 2, 1", calls, r.committed)
 	}
 	r.record = func(context.Context, pgx.Tx, []bool) error { return errors.New("a bug in the rules") }
-	if _, err := w.Write(t.Context(), events(2)); !errors.Is(err, pipeline.ErrUnavailable) || !strings.Contains(err.Error(), "a bug in the rules") {
+	_, err := w.Write(t.Context(), events(2))
+	if !errors.Is(err, pipeline.ErrUnavailable) || !strings.Contains(err.Error(), "a bug in the rules") {
 		t.Errorf("Write = %v, want ErrUnavailable with the recorder's error", err)
 	}
 	if r.committed != 1 {

@@ -14,12 +14,13 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-var flatEvents = flag.Int("flat-events", 200_000, "events that BenchmarkFlat stores before it measures; the full size is 20000000")
+var flatEvents = flag.Int("flat-events", 200_000,
+	"events that BenchmarkFlat stores before it measures; the full size is 20000000")
 
-// BenchmarkFlat stores events over 20 days and then compares the rate into that table with the rate into an empty one, and
-// batches of which every other event is of an older day with batches of today. The three take turns, so that they share
-// what else the machine does; the figures are medians of the turns. Databases are those of the tests, which do not
-// wait for the disk: name one that does in PIPELINE_TEST_DATABASE_URL.
+// BenchmarkFlat stores events over 20 days and then compares the rate into that table with the rate into an empty
+// one, and batches of which every other event is of an older day with batches of today. The three take turns, so that
+// they share what else the machine does; the figures are medians of the turns. Databases are those of the tests,
+// which do not wait for the disk: name one that does in PIPELINE_TEST_DATABASE_URL.
 func BenchmarkFlat(b *testing.B) {
 	const days, size, writers = 20, 2000, 2
 	empty, full := pgtest.New(b), pgtest.New(b)

@@ -28,22 +28,33 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_copyin_" + name, Help: help})
 	}
 	vector := func(name, label, help string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_copyin_" + name, Help: help}, []string{label})
+		opts := prometheus.CounterOpts{Name: "pipeline_copyin_" + name, Help: help}
+		return prometheus.NewCounterVec(opts, []string{label})
 	}
 	histogram := func(name, help string) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pipeline_copyin_" + name, Help: help, Buckets: prometheus.ExponentialBuckets(0.0002, 2, 18)})
+		return prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "pipeline_copyin_" + name, Help: help, Buckets: prometheus.ExponentialBuckets(0.0002, 2, 18),
+		})
 	}
 	m := &Metrics{
-		stored:         vector("stored_events_total", "tenant", "Events newly stored."),
-		duplicate:      vector("duplicate_events_total", "tenant", "Events that were stored before, or stand earlier in their batch."),
-		quarantined:    vector("quarantined_events_total", "tenant", "Events that PostgreSQL refused; the client was told so."),
-		batches:        vector("batches_total", "path", "Batches committed, by how they began: copy (COPY at once), suspects (keys that this process wrote lately looked up before), lookup (all keys looked up before)."),
-		retries:        vector("retries_total", "cause", "Transactions begun again: deadlock, serialization, lock, timeout, connection, in-doubt, record."),
-		inDoubt:        vector("in_doubt_commits_total", "outcome", "COMMITs whose answer was lost, by what PostgreSQL said afterwards: committed, aborted, unknown."),
-		conflicts:      counter("conflicts_total", "COPYs that ran into a key stored before; the batch's keys were looked up then."),
-		isolations:     counter("isolations_total", "COPYs refused because of a row's content, each a step of finding that row."),
-		partitions:     counter("partitions_made_total", "Day partitions made because events needed them."),
-		failed:         counter("failed_batches_total", "Batches given up; the outcome of a last COMMIT may be unknown."),
+		stored: vector("stored_events_total", "tenant", "Events newly stored."),
+		duplicate: vector("duplicate_events_total", "tenant",
+			"Events that were stored before, or stand earlier in their batch."),
+		quarantined: vector("quarantined_events_total", "tenant",
+			"Events that PostgreSQL could not store, now in quarantine; the client was told that they are rejected."),
+		batches: vector("batches_total", "path", "Batches committed, by how they began: copy (COPY at once), "+
+			"suspects (keys that this process wrote lately looked up before), lookup (all keys looked up before)."),
+		retries: vector("retries_total", "cause", "Transactions begun again: "+
+			"deadlock, serialization, lock, timeout, connection, in-doubt, record."),
+		inDoubt: vector("in_doubt_commits_total", "outcome",
+			"COMMITs whose answer was lost, by what PostgreSQL reported afterwards: committed, aborted, unknown."),
+		conflicts: counter("conflicts_total",
+			"COPYs that ran into a key stored before; the batch's keys were then looked up."),
+		isolations: counter("isolations_total",
+			"COPYs that failed because of a row's content, each a step of finding that row."),
+		partitions: counter("partitions_made_total", "Day partitions made because events needed them."),
+		failed: counter("failed_batches_total",
+			"Batches given up; the outcome of a last COMMIT may be unknown."),
 		attemptSeconds: histogram("attempt_seconds", "One transaction, from waiting for a connection to its end."),
 		commitSeconds:  histogram("commit_seconds", "COMMIT alone."),
 	}

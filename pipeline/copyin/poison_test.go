@@ -33,10 +33,13 @@ create trigger refuse before insert on events for each row execute function refu
 const statementTriggerSQL = `
 create function refuse() returns trigger language plpgsql as $$
 begin
-    if exists (select from fresh where event_name = 'bad') then raise exception 'one of these' using errcode = '22000'; end if;
+    if exists (select from fresh where event_name = 'bad') then
+        raise exception 'one of these' using errcode = '22000';
+    end if;
     return null;
 end $$;
-create trigger refuse after insert on events referencing new table as fresh for each statement execute function refuse()`
+create trigger refuse after insert on events referencing new table as fresh
+for each statement execute function refuse()`
 
 func withBad(n int, bad ...int) []pipeline.Event {
 	es := events(n)
@@ -79,7 +82,8 @@ func TestPoisonRowsGoToQuarantine(t *testing.T) {
 			}
 			checkOutcomes(t, verdicts, string(want))
 			checkRows(t, pool, c.n-len(c.bad))
-			if got := scan[int](t, pool, `select count(*) from quarantine where sqlstate = $1`, c.sqlstate); got != len(c.bad) {
+			const quarantinedSQL = `select count(*) from quarantine where sqlstate = $1`
+			if got := scan[int](t, pool, quarantinedSQL, c.sqlstate); got != len(c.bad) {
 				t.Errorf("%d rows in quarantine with %s, want %d", got, c.sqlstate, len(c.bad))
 			}
 			if got := counterValue(t, w.m.isolations); got > c.copies {
@@ -142,7 +146,8 @@ func TestPoisonPropertiesKeepTheirBytes(t *testing.T) {
 	if err := json.Unmarshal(kept, &posted); err != nil {
 		t.Fatalf("the event in quarantine is no JSON: %v: %s", err, kept)
 	}
-	if posted.EventID != "order-17" || posted.UserAgent != `<"quoted">` || !bytes.Equal(posted.Properties, es[1].Properties) ||
+	if posted.EventID != "order-17" || posted.UserAgent != `<"quoted">` ||
+		!bytes.Equal(posted.Properties, es[1].Properties) ||
 		posted.OccurredAt != es[1].OccurredAt.Format("2006-01-02T15:04:05.999999Z") {
 		t.Errorf("event in quarantine = %s, want it as it was posted", kept)
 	}
@@ -178,8 +183,8 @@ create trigger enter before insert on events for each row execute function enter
 	checkOutcomes(t, mustWrite(t, w, es), "dssrs")
 }
 
-// A day whose partition retention has detached and not dropped yet has a table and takes no rows. Nor can a partition be
-// made where the role may not. The other events of the batch are stored, and that day's, too, once it is dropped.
+// A day whose partition retention has detached and not dropped yet has a table and takes no rows. Nor can a partition
+// be made where the role may not. The other events of the batch are stored, and that day's, too, once it is dropped.
 func TestDayThatCanHaveNoPartitionIsPoison(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, ddl string }{
@@ -195,7 +200,8 @@ func TestDayThatCanHaveNoPartitionIsPoison(t *testing.T) {
 			es := events(6)
 			es[4].OccurredAt = time.Date(2020, 1, 2, 12, 0, 0, 0, time.UTC)
 			checkOutcomes(t, mustWrite(t, w, es), "ssssrs")
-			if got := scan[int](t, pool, `select count(*) from quarantine where event_id = $1 and sqlstate = '23514'`, es[4].ID); got != 1 {
+			const lateSQL = `select count(*) from quarantine where event_id = $1 and sqlstate = '23514'`
+			if got := scan[int](t, pool, lateSQL, es[4].ID); got != 1 {
 				t.Errorf("%d rows in quarantine of the event without a partition, want 1", got)
 			}
 			if c.name == "detached" {

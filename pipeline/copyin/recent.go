@@ -10,9 +10,9 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-// recent knows which keys this process wrote lately, so that the retry of a client is looked up before COPY instead of
-// making it fail. It is a hint: a key that it forgot, or that another process wrote, is met by the unique key, and one
-// that it takes for another costs a look-up.
+// recent knows which keys this process wrote lately, so that the retry of a client is looked up before COPY and does
+// not make it fail. It is a hint: the unique key catches a repeat that recent forgot or that another process wrote,
+// and a key that recent takes for another costs a look-up.
 type recent struct {
 	seed maphash.Seed
 
@@ -27,9 +27,9 @@ type slot struct {
 	batch uint32 // that wrote it last; 0: free
 }
 
-// bucket is a line of a processor's cache, so that it costs one read of memory. A newer key takes the place of the oldest
-// in it. With one place for each hash a key would be gone after few others: of 2,000 with 40 repeats of one second
-// before nearly every batch had one that was forgotten.
+// bucket is a line of a processor's cache, so that it costs one read of memory. A newer key takes the place of the
+// oldest in it. With one place for each hash, few other keys push a key out: nearly every batch of 2,000 events with
+// 40 repeats from a second before held one that was forgotten.
 type bucket [8]slot
 
 const bucketBytes = 64
@@ -42,8 +42,8 @@ func newRecent(bytes int) *recent {
 	return r
 }
 
-// enter notes the keys of a batch, marks those that were known as its suspects, and gives the batches that wrote them
-// where those have not ended. Call leave when this one has.
+// enter notes the keys of a batch and marks those that were known as its suspects. It returns the batches that wrote
+// them and have not ended. Call leave when this one has.
 func (r *recent) enter(b *batch) (earlier []chan struct{}, leave func()) {
 	if len(r.buckets) == 0 {
 		return nil, func() {}
@@ -97,8 +97,8 @@ type recentKey struct {
 	tenant int32
 }
 
-// await waits until the earlier batches have ended: PostgreSQL would let this one wait for their keys, and then refuse
-// all of its COPY. Nobody waits in a circle, since who waits holds no lock yet and waits for earlier ones only.
+// await waits until the earlier batches have ended: PostgreSQL would let this one wait for their keys, and then fail
+// all of its COPY. Nobody waits in a circle: a batch that waits holds no lock yet, and waits only for earlier ones.
 func await(ctx context.Context, earlier []chan struct{}, most time.Duration) {
 	if len(earlier) == 0 {
 		return

@@ -34,8 +34,8 @@ where exists (select from events e
                 and e.occurred_at >= $4 and e.occurred_at < $5
               offset 0)`
 
-// lookUpKeys marks which of the positions, which ascend and are open, are stored already. What it finds is committed, so
-// it holds for later transactions, too.
+// lookUpKeys marks which of the positions, which ascend and are fresh, are stored already. What it finds is
+// committed, so it also holds for later transactions.
 func lookUpKeys(ctx context.Context, tx pgx.Tx, b *batch, positions []int32) error {
 	var queries pgx.Batch
 	for k := range b.keysByDay(positions) {
@@ -97,8 +97,8 @@ func (b *batch) keysByDay(positions []int32) iter.Seq[dayKeys] {
 // lockIDsSQL takes the locks in the order of the array, which is sorted.
 const lockIDsSQL = `select pg_advisory_xact_lock(k) from unnest($1::bigint[]) as k`
 
-// lockIDs holds off every other batch that carries one of the ids that come without a time, until this one ends. Two ids
-// with the same lock only wait for each other in vain.
+// lockIDs holds off every other batch that carries one of the ids that come without a time, until this one ends. Two
+// different ids may share a lock; then one waits for the other without need.
 func lockIDs(ctx context.Context, tx pgx.Tx, b *batch) error {
 	keys := make([]int64, len(b.timeless))
 	for i, p := range b.timeless {
@@ -123,7 +123,7 @@ where exists (select from events e
 // lookUpIDs marks the events without a time whose id is stored within the window. It needs the locks of lockIDs, and
 // a statement, and so a snapshot, of its own after them.
 func lookUpIDs(ctx context.Context, tx pgx.Tx, b *batch, window time.Duration) error {
-	of := b.openOf(b.timeless)
+	of := b.remainingOf(b.timeless)
 	if len(of) == 0 {
 		return nil
 	}
@@ -162,10 +162,10 @@ const isolateSQL = "savepoint isolate; " + copySQL + "; release savepoint isolat
 
 const undoSQL = `rollback to savepoint isolate`
 
-// copyIsolating copies what can be stored and finds what can't. Where the error names a row, that row is refused and
-// the rest goes on: two COPYs for each bad row, of which the failing one ends at that row. Where it names none, halves are
-// tried: at most 2·log2(n)+1 COPYs for one bad row among n. All in one transaction, so that nothing good is stored
-// twice or waits for another round; the rows stay in their order.
+// copyIsolating copies what can be stored and finds what can't. Where the error names a row, that row is rejected and
+// the rest goes on: two COPYs for each bad row, of which the failing one ends at that row. Where it names none, halves
+// are tried: at most 2·log2(n)+1 COPYs for one bad row among n. All of it is one transaction, so that nothing good is
+// stored twice or waits for another round. The rows stay in their order.
 func (w *Writer) copyIsolating(ctx context.Context, tx pgx.Tx, b *batch, positions []int32, m mode) error {
 	for len(positions) > 0 {
 		err := copyRows(ctx, tx, b, positions, isolateSQL)
@@ -173,7 +173,11 @@ func (w *Writer) copyIsolating(ctx context.Context, tx pgx.Tx, b *batch, positio
 			return nil
 		}
 		c := classify(&stepError{at: atCopy, err: err})
-		if c != causePoison && !(c == causeConflict && m.conflictIsPoison) && !(c == causePartition && m.partitionIsPoison) {
+		switch {
+		case c == causePoison:
+		case c == causeConflict && m.conflictIsPoison:
+		case c == causePartition && m.partitionIsPoison:
+		default:
 			return err
 		}
 		w.m.isolations.Inc()
@@ -182,7 +186,7 @@ func (w *Writer) copyIsolating(ctx context.Context, tx pgx.Tx, b *batch, positio
 		}
 		row, column, named := copyLine(err, len(positions))
 		if named || len(positions) == 1 {
-			b.refuse(positions[row], refusalOf(err, column))
+			b.reject(positions[row], rejectionOf(err, column))
 			if err := w.copyIsolating(ctx, tx, b, positions[:row], m); err != nil {
 				return err
 			}
@@ -204,9 +208,9 @@ select * from unnest($1::integer[], $2::uuid[], $3::timestamptz[], $4::bytea[], 
 on conflict (tenant_id, event_id, occurred_at) do update
 set quarantined_at = now(), event = excluded.event, sqlstate = excluded.sqlstate, reason = excluded.reason`
 
-// quarantine writes the refused rows, in the order of the batch.
+// quarantine writes the rejected rows, in the order of the batch.
 func quarantine(ctx context.Context, tx pgx.Tx, b *batch) error {
-	n := len(b.refusals)
+	n := len(b.rejections)
 	tenants := make([]int32, 0, n)
 	ids := make(pgtype.FlatArray[pgtype.UUID], 0, n)
 	times := make([]time.Time, 0, n)
@@ -217,7 +221,7 @@ func quarantine(ctx context.Context, tx pgx.Tx, b *batch) error {
 		if s != poison {
 			continue
 		}
-		e, r := b.event(int32(p)), b.refusals[int32(p)]
+		e, r := b.event(int32(p)), b.rejections[int32(p)]
 		tenants = append(tenants, e.Tenant)
 		ids = append(ids, pgtype.UUID{Bytes: e.ID, Valid: true})
 		times = append(times, e.OccurredAt)

@@ -16,8 +16,8 @@ import (
 type mode struct {
 	lookup  bool // look all keys up before COPY, not only those of suspects
 	isolate bool // expect rows that can't be stored
-	// conflictIsPoison: the key that COPY ran into is none of ours (a unique index that somebody added), so it
-	// will not be found by looking.
+	// conflictIsPoison: the key that COPY ran into is not the one of events (somebody added a unique index), so no
+	// look-up finds it.
 	conflictIsPoison bool
 	// partitionIsPoison: the day of a row has no partition, and none can be made.
 	partitionIsPoison bool
@@ -26,7 +26,7 @@ type mode struct {
 // store runs transactions until one commits. Every round learns something (keys that are stored, a row that can't be,
 // a partition made) or waits; the deadline of ctx bounds the rest.
 func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
-	m := mode{lookup: w.misses.recent() >= w.cfg.LookupFirst}
+	m := mode{lookup: w.misses.recent() >= w.lookupFirst}
 	path := "copy"
 	switch {
 	case m.lookup:
@@ -40,7 +40,7 @@ func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
 		known := b.duplicates
 		err := w.attempt(ctx, b, recorder, m)
 		if doubt, ok := errors.AsType[*inDoubt](err); ok {
-			committed, unknown := w.outcome(ctx, b, doubt)
+			committed, unknown := w.lookUpCommit(ctx, b, doubt)
 			if unknown != nil {
 				return unknown
 			}
@@ -72,7 +72,8 @@ func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
 				continue
 			}
 			if failed == nil || classify(failed) == causePermanent {
-				// Another node may have made it just now, or be about to drop it; past that, its rows alone are refused.
+				// Another node may have made it just now, or be about to drop it. After that, its rows alone are
+				// rejected.
 				if unmade++; unmade == 1 {
 					continue
 				}
@@ -84,9 +85,9 @@ func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
 			}
 		case causePoison:
 			w.m.isolations.Inc()
-			positions := b.open()
+			positions := b.remaining()
 			if row, column, ok := copyLine(err, len(positions)); ok && !m.isolate {
-				b.refuse(positions[row], refusalOf(err, column))
+				b.reject(positions[row], rejectionOf(err, column))
 			}
 			m.isolate = true
 			continue
@@ -101,8 +102,8 @@ func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
 	}
 }
 
-// partitionTries is how often a day is asked for that has a table which is no partition: one that retention has detached
-// and will drop, which takes milliseconds unless a long report holds it up. A guess, 50 ms with its pauses.
+// partitionTries is how often a day is asked for whose table is not a partition: retention has detached it and will
+// drop it, which takes milliseconds unless a long report holds it up. A guess, 50 ms with its pauses.
 const partitionTries = 4
 
 // Guesses: short enough to be invisible after a deadlock, long enough not to hammer a server that starts up.
@@ -126,7 +127,7 @@ func pause(ctx context.Context, d *time.Duration) error {
 func (w *Writer) attempt(ctx context.Context, b *batch, recorder Recorder, m mode) error {
 	start := time.Now()
 	defer func() { w.m.attemptSeconds.Observe(time.Since(start).Seconds()) }()
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.AttemptTimeout)
+	ctx, cancel := context.WithTimeout(ctx, w.attemptTimeout)
 	defer cancel()
 	conn, err := w.pool.Acquire(ctx)
 	if err != nil {
@@ -151,16 +152,16 @@ func (w *Writer) attempt(ctx context.Context, b *batch, recorder Recorder, m mod
 			return fail(atLookup, err)
 		}
 	}
-	ask := b.openOf(b.suspects)
+	ask := b.remainingOf(b.suspects)
 	if m.lookup {
-		ask = b.open()
+		ask = b.remaining()
 	}
 	if len(ask) > 0 {
 		if err := lookUpKeys(ctx, tx, b, ask); err != nil {
 			return fail(atLookup, err)
 		}
 	}
-	if positions := b.open(); len(positions) > 0 {
+	if positions := b.remaining(); len(positions) > 0 {
 		if m.isolate {
 			err = w.copyIsolating(ctx, tx, b, positions, m)
 		} else {
@@ -170,7 +171,7 @@ func (w *Writer) attempt(ctx context.Context, b *batch, recorder Recorder, m mod
 			return fail(atCopy, err)
 		}
 	}
-	if len(b.refusals) > 0 {
+	if len(b.rejections) > 0 {
 		if err := quarantine(ctx, tx, b); err != nil {
 			return fail(atQuarantine, err)
 		}
@@ -186,8 +187,9 @@ func (w *Writer) attempt(ctx context.Context, b *batch, recorder Recorder, m mod
 	if err == nil {
 		return nil
 	}
-	if _, ok := errors.AsType[*pgconn.PgError](err); errors.Is(err, pgx.ErrTxCommitRollback) || ok && !conn.Conn().IsClosed() {
-		return fail(atCommit, err) // PostgreSQL says that it did not commit
+	_, answered := errors.AsType[*pgconn.PgError](err)
+	if errors.Is(err, pgx.ErrTxCommitRollback) || answered && !conn.Conn().IsClosed() {
+		return fail(atCommit, err) // PostgreSQL reports that it did not commit
 	}
 	return &inDoubt{xid: xid, err: err}
 }
@@ -201,11 +203,11 @@ const beginSQL = `
 select set_config('statement_timeout', $1, true), set_config('lock_timeout', $1, true),
        set_config('idle_in_transaction_session_timeout', $1, true), pg_current_xact_id()::text`
 
-// begin starts the transaction, bounds its waits on the server, too, and learns its id, all in one round trip.
+// begin starts the transaction, bounds its waits on the server as well, and learns its id, all in one round trip.
 func (w *Writer) begin(ctx context.Context, conn *pgx.Conn) (tx pgx.Tx, xid string, err error) {
 	var batch pgx.Batch
 	batch.BeginTx(pgx.TxOptions{})
-	batch.Queue(beginSQL, milliseconds(w.cfg.AttemptTimeout)).QueryRow(func(row pgx.Row) error {
+	batch.Queue(beginSQL, milliseconds(w.attemptTimeout)).QueryRow(func(row pgx.Row) error {
 		return row.Scan(nil, nil, nil, &xid)
 	})
 	results := conn.SendBatch(ctx, &batch)
@@ -216,8 +218,8 @@ func (w *Writer) begin(ctx context.Context, conn *pgx.Conn) (tx pgx.Tx, xid stri
 	return results.Tx(), xid, nil
 }
 
-// rollbackTimeout bounds a rollback after the attempt's own time has run out. A guess; a connection whose rollback fails is
-// closed, which rolls back as well.
+// rollbackTimeout bounds a rollback after the attempt's own time has run out. A guess; a connection whose rollback
+// fails is closed, which rolls back as well.
 const rollbackTimeout = time.Second
 
 func rollback(ctx context.Context, tx pgx.Tx) {
@@ -226,12 +228,12 @@ func rollback(ctx context.Context, tx pgx.Tx) {
 	_ = tx.Rollback(ctx) // after COMMIT it does nothing
 }
 
-const outcomeSQL = `select coalesce(pg_xact_status($1::text::xid8), 'unknown')`
+const xactStatusSQL = `select coalesce(pg_xact_status($1::text::xid8), 'unknown')`
 
-// outcome asks PostgreSQL what became of a transaction, until it is known or ctx ends. After a crash or a failover that
-// lost the transaction its id is given to another, whose end says nothing: so "committed" counts only where the rows are
-// there and bear the id.
-func (w *Writer) outcome(ctx context.Context, b *batch, doubt *inDoubt) (committed bool, err error) {
+// lookUpCommit asks PostgreSQL what became of a transaction, until it is known or ctx ends. After a crash or a
+// failover that lost the transaction, PostgreSQL gives its id to another one. So "committed" counts only where the
+// rows are there and bear the id.
+func (w *Writer) lookUpCommit(ctx context.Context, b *batch, doubt *inDoubt) (committed bool, err error) {
 	for rest := firstPause; ; {
 		status, err := w.xactStatus(ctx, doubt.xid)
 		if err == nil && status == "committed" {
@@ -256,17 +258,17 @@ func (w *Writer) outcome(ctx context.Context, b *batch, doubt *inDoubt) (committ
 }
 
 func (w *Writer) xactStatus(ctx context.Context, xid string) (status string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.AttemptTimeout)
+	ctx, cancel := context.WithTimeout(ctx, w.attemptTimeout)
 	defer cancel()
-	err = w.pool.QueryRow(ctx, outcomeSQL, xid).Scan(&status)
+	err = w.pool.QueryRow(ctx, xactStatusSQL, xid).Scan(&status)
 	return status, err
 }
 
-// wrote says whether the batch's events are stored, by this very transaction.
+// wrote reports whether the batch's events are stored, by this very transaction.
 func (w *Writer) wrote(ctx context.Context, b *batch, xid string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.AttemptTimeout)
+	ctx, cancel := context.WithTimeout(ctx, w.attemptTimeout)
 	defer cancel()
-	positions, found := b.open(), 0
+	positions, found := b.remaining(), 0
 	var queries pgx.Batch
 	for k := range b.keysByDay(positions) {
 		queries.Queue(writtenSQL, k.tenants, k.ids, k.times, k.from, k.to, xid).QueryRow(func(row pgx.Row) error {
@@ -282,11 +284,11 @@ func (w *Writer) wrote(ctx context.Context, b *batch, xid string) (bool, error) 
 
 const partitionSQL = `select create_events_partition($1)`
 
-// makePartitions makes what the batch's days lack, each in a transaction of its own, so that its locks are short. A day
-// that can't have one does not keep the others from theirs.
+// makePartitions makes the partitions that the batch's days lack, each in a transaction of its own, so that its locks
+// are short. A day that can't have one does not keep the others from theirs.
 func (w *Writer) makePartitions(ctx context.Context, b *batch) (made int, failed error) {
 	for _, day := range b.days {
-		ctx, cancel := context.WithTimeout(ctx, w.cfg.AttemptTimeout)
+		ctx, cancel := context.WithTimeout(ctx, w.attemptTimeout)
 		var missing bool
 		err := w.pool.QueryRow(ctx, partitionSQL, startOf(day)).Scan(&missing)
 		cancel()
@@ -302,8 +304,9 @@ func (w *Writer) makePartitions(ctx context.Context, b *batch) (made int, failed
 	}
 	w.m.partitions.Add(float64(made))
 	if made > 0 {
-		w.log.Info("made partitions of events", "partitions", made, "first", startOf(b.days[0]).Format(time.DateOnly),
-			"last", startOf(b.days[len(b.days)-1]).Format(time.DateOnly))
+		first, last := startOf(b.days[0]), startOf(b.days[len(b.days)-1])
+		w.log.Info("made partitions of events", "partitions", made,
+			"first", first.Format(time.DateOnly), "last", last.Format(time.DateOnly))
 	}
 	return made, failed
 }

@@ -17,12 +17,14 @@ import (
 )
 
 // straightBytes is up to how many encoded bytes a batch goes straight. A guess: beyond some hundred events round trips
-// are a small share of the time, and PostgreSQL's notices about so few rows fit into a socket that nobody reads meanwhile.
+// are a small share of the time, and PostgreSQL's notices about so few rows fit into a socket that nobody reads
+// meanwhile.
 const straightBytes = 256 << 10
 
-// straight says that nothing can come between BEGIN and COMMIT but the rows: no lock, no look-up, no decision.
+// straight reports that nothing can come between BEGIN and COMMIT but the rows: no lock, no look-up, no decision.
 func (b *batch) straight(m mode, recorder Recorder) bool {
-	return recorder == nil && m == mode{} && len(b.timeless) == 0 && len(b.suspects) == 0 && len(b.refusals) == 0 && len(*b.encoded) <= straightBytes
+	return recorder == nil && m == mode{} && len(b.timeless) == 0 && len(b.suspects) == 0 && len(b.rejections) == 0 &&
+		len(*b.encoded) <= straightBytes
 }
 
 // straightHead is what a batch that goes straight begins with: the transaction with its bounds and its id, COPY, and
@@ -43,10 +45,25 @@ func query(sql string) []byte {
 }
 
 // goStraight is the transaction of a batch that goes straight. PostgreSQL never waits for this process: everything up to
-// the last row is sent at once, and COMMIT when the transaction's id is known, which PostgreSQL tells before it reads
-// rows; where COPY fails, that COMMIT rolls back. In a busy process each of three round trips would wait for a
+// the last row is sent at once, and COMMIT as soon as the transaction's id is known. PostgreSQL tells that before it
+// reads rows; where COPY then fails, the COMMIT rolls back. In a busy process each of three round trips would wait for a
 // goroutine's turn among hundreds, several times as long as PostgreSQL works on the batch.
+//
+// pgconn has no way to send a statement and the rows that it will ask for together, so goStraight writes to the
+// connection under it. That is safe for these reasons, which TestStraightIsReviewedForThisPgx asks to be read again with
+// a new version:
+//   - The pool has handed the connection out, so nobody else uses it, and every call of pgconn before has flushed what
+//     it wrote.
+//   - SyncConn, which pgconn wants before any direct use, has ended its background reader and left nothing unread.
+//   - Only the writes go past pgconn. Every answer is read by ReceiveMessage, so that pgconn keeps its parameters, its
+//     notices and the transaction's state.
+//   - pgconn counts the connection as idle meanwhile. It goes back to the pool only when PostgreSQL has said so with its
+//     last ReadyForQuery; otherwise it is closed.
 func (w *Writer) goStraight(ctx context.Context, conn *pgx.Conn, b *batch) error {
+	if err := conn.PgConn().SyncConn(ctx); err != nil {
+		closeNow(conn)
+		return &stepError{at: atBegin, closed: true, err: err}
+	}
 	wire := conn.PgConn().Conn()
 	idle := false
 	// One deadline on the connection for all; to watch ctx for every message would cost more than the message.
@@ -58,72 +75,73 @@ func (w *Writer) goStraight(ctx context.Context, conn *pgx.Conn, b *batch) error
 	}()
 	fail := func(at step, err error) error { return &stepError{at: at, closed: !idle, err: err} }
 
-	head := binary.BigEndian.AppendUint32(slices.Clip(w.straightHead), uint32(4+len(pgcopy.Header)+len(*b.encoded)+len(pgcopy.Trailer)))
+	rows := len(pgcopy.Header) + len(*b.encoded) + len(pgcopy.Trailer)
+	head := binary.BigEndian.AppendUint32(slices.Clip(w.straightHead), uint32(4+rows))
 	head = append(head, pgcopy.Header...)
 	if _, err := (&net.Buffers{head, *b.encoded, []byte(straightTail)}).WriteTo(wire); err != nil {
 		return fail(atBegin, err)
 	}
-	a := answers{conn: conn.PgConn()}
-	copying, err := a.read()
+	r := replies{conn: conn.PgConn()}
+	copying, err := r.read()
 	if !copying { // PostgreSQL ignores rows that come after a failure
 		if err == nil {
 			_, err = wire.Write(rollbackQuery)
 		}
 		if err == nil {
-			_, err = a.read()
+			_, err = r.read()
 		}
 		idle = err == nil
 		at := atCopy
-		if a.xid == "" {
+		if r.xid == "" {
 			at = atBegin
 		}
-		return fail(at, cmp.Or(a.refused, err))
+		return fail(at, cmp.Or(r.failed, err))
 	}
 	if _, err = wire.Write(commitQuery); err == nil {
-		_, err = a.read()
+		_, err = r.read()
 	}
-	committing, copied := time.Now(), a.refused == nil
+	committing, copied := time.Now(), r.failed == nil
 	if err == nil {
-		_, err = a.read()
+		_, err = r.read()
 	}
 	w.committed(time.Since(committing))
 	idle = err == nil
 	switch {
 	case !copied:
-		return fail(atCopy, a.refused)
+		return fail(atCopy, r.failed)
 	case err != nil:
-		return &inDoubt{xid: a.xid, err: err}
-	case a.refused != nil:
-		return fail(atCommit, a.refused)
-	case a.tag != "COMMIT":
+		return &inDoubt{xid: r.xid, err: err}
+	case r.failed != nil:
+		return fail(atCommit, r.failed)
+	case r.tag != "COMMIT":
 		return fail(atCommit, pgx.ErrTxCommitRollback)
 	}
 	return nil
 }
 
-// answers reads what PostgreSQL says.
-type answers struct {
-	conn    *pgconn.PgConn
-	xid     string
-	tag     string // of the last statement that succeeded
-	refused error  // the first refusal
+// replies reads what PostgreSQL answers.
+type replies struct {
+	conn   *pgconn.PgConn
+	xid    string
+	tag    string // of the last statement that succeeded
+	failed error  // the first error that PostgreSQL reported
 }
 
 // read reads on to where COPY wants its rows, or to the end of a query. The error is one of the connection.
-func (a *answers) read() (copying bool, err error) {
+func (r *replies) read() (copying bool, err error) {
 	for {
-		message, err := a.conn.ReceiveMessage(context.Background())
+		message, err := r.conn.ReceiveMessage(context.Background())
 		if err != nil {
 			return false, err
 		}
 		switch message := message.(type) {
 		case *pgproto3.DataRow:
-			a.xid = string(message.Values[len(message.Values)-1])
+			r.xid = string(message.Values[len(message.Values)-1])
 		case *pgproto3.CommandComplete:
-			a.tag = string(message.CommandTag)
+			r.tag = string(message.CommandTag)
 		case *pgproto3.ErrorResponse:
-			if a.refused == nil {
-				a.refused = pgconn.ErrorResponseToPgError(message)
+			if r.failed == nil {
+				r.failed = pgconn.ErrorResponseToPgError(message)
 			}
 		case *pgproto3.CopyInResponse:
 			return true, nil
