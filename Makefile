@@ -1,12 +1,15 @@
 .PHONY: help setup build run demo test fuzz race lint bench bench-quick figures loadtest
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+# "./..." ends where the next go.mod begins, so what is for all of the code runs in the folder of each.
+MODULES = $(sort $(dir $(shell git ls-files '*go.mod')))
+in_each_module = @for module in $(MODULES); do (cd $$module && $(1)) || exit 1; done
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 setup: ## install what is missing: PostgreSQL's programs and the Go modules
 	@./.ci/postgresql
-	@go mod download
+	$(call in_each_module,go mod download)
 
 build: ## bin/pipeline
 	go build -o bin/pipeline ./cmd/pipeline
@@ -19,21 +22,21 @@ demo: setup build ## the main job from nothing: a shop's day, stored, decided, s
 
 test: setup ## all tests, on real PostgreSQL
 	@./.ci/node
-	go test ./...
+	$(call in_each_module,go test ./...)
 	@$(MAKE) --no-print-directory fuzz
 
 fuzz: ## every fuzz target, FUZZTIME=5000x inputs or for example 5m
 	@git grep -o '^func Fuzz[A-Za-z]*' -- '*_test.go' | sed 's/:func / /' | while read -r file name; do \
-	  go test -run '^$$' -fuzz "^$$name$$" -fuzztime $${FUZZTIME:-5000x} "./$${file%/*}" || exit 1; done
+	  (cd "$${file%/*}" && go test -run '^$$' -fuzz "^$$name$$" -fuzztime $${FUZZTIME:-5000x} .) || exit 1; done
 
 race: setup ## all tests under the race detector
 	@./.ci/node
-	go test -race ./...
+	$(call in_each_module,go test -race ./...)
 
 lint: ## gofmt, go vet, staticcheck
 	@out="$$(gofmt -l .)"; test -z "$$out" || { echo "gofmt -w needed:"; echo "$$out"; exit 1; }
-	go vet ./...
-	go run $(STATICCHECK) ./...
+	$(call in_each_module,go vet ./...)
+	$(call in_each_module,go run $(STATICCHECK) ./...)
 
 bench: setup build ## each path beside its floor, about 10 minutes: a table here, charts in bench/out/report.html
 	bin/pipeline bench

@@ -65,7 +65,7 @@ func TestImports(t *testing.T) {
 	if err != nil {
 		t.Fatalf("go list: %v\n%s", err, out)
 	}
-	sql := []string{"copyin", "evaluate", "sweep", "claim", "retain", "outbox", "inbox", "schema"}
+	sql := []string{"copyin", "evaluate", "sweep", "claim", "retain", "schema"}
 	http := []string{"ingest", "deliver"}
 	mechanisms := []string{"duration", "jsontext", "pgcopy", "spell", "wait", "yamlfile"} // of internal/, for every stage
 	for line := range strings.Lines(string(out)) {

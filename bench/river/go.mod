@@ -45,3 +45,7 @@ require (
 	golang.org/x/time v0.16.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 )
+
+replace sluice.example/sluice/outbox => ../../outbox
+
+replace sluice.example/sluice/inbox => ../../inbox

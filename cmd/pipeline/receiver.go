@@ -14,9 +14,9 @@ import (
 	"sync"
 	"time"
 
+	"sluice.example/sluice/inbox"
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/wait"
-	"sluice.example/sluice/pipeline/inbox"
 )
 
 // receiverOptions is how a receiver treats what it gets.

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"sluice.example/sluice/inbox"
 	"sluice.example/sluice/internal/pgtest"
-	"sluice.example/sluice/pipeline/inbox"
 )
 
 func startReceiver(t *testing.T, o receiverOptions) *httptest.Server {

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"sluice.example/sluice/inbox"
 	"sluice.example/sluice/internal/pgtest"
-	"sluice.example/sluice/pipeline/inbox"
 )
 
 // PostgreSQL is killed five times while events come in and messages go out. Every acknowledged event is stored once,

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"sluice.example/sluice/internal/cli"
-	"sluice.example/sluice/pipeline/outbox"
+	"sluice.example/sluice/outbox"
 )
 
 const runAbout = `Takes events at POST /v1/events, stores them, decides by the rules, and delivers. Without a database-url it makes a

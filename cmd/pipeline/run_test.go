@@ -15,9 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"sluice.example/sluice/inbox"
 	"sluice.example/sluice/internal/child"
 	"sluice.example/sluice/internal/pgtest"
-	"sluice.example/sluice/pipeline/inbox"
 )
 
 // The promises of docs/design.md, on real processes.

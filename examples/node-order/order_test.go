@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"sluice.example/sluice/internal/pgtest"
-	"sluice.example/sluice/pipeline/outbox"
+	"sluice.example/sluice/outbox"
 )
 
 func install(t *testing.T) {

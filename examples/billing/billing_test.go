@@ -1,91 +1,26 @@
-package inbox_test
+package main
 
 import (
-	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"sluice.example/sluice/internal/pgtest"
-	"sluice.example/sluice/pipeline/inbox"
 )
-
-// billing is a receiver that writes one invoice for every order, however often it is told of it.
-func billing(pool *pgxpool.Pool, secret string, log *slog.Logger) (http.Handler, error) {
-	verifier, err := inbox.NewStandardWebhooks(secret)
-	if err != nil {
-		return nil, err
-	}
-	invoice := func(r *http.Request, tx pgx.Tx) error {
-		var order struct {
-			ID    string `json:"order_id"`
-			Cents int64  `json:"cents"`
-		}
-		if err := json.NewDecoder(r.Body).Decode(&order); err != nil {
-			return err
-		}
-		_, err := tx.Exec(r.Context(), `insert into invoices (order_id, cents) values ($1, $2)`, order.ID, order.Cents)
-		return err
-	}
-	return inbox.Middleware(verifier, 64<<10, inbox.Handler(pool, "billing", log, invoice)), nil
-}
-
-// A billing service: signature, duplicate check and invoice in a few lines. TestBillingReceiver runs it.
-func Example() {
-	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
-	if err != nil {
-		panic(err)
-	}
-	if _, err := pool.Exec(ctx, inbox.Schema+`create table if not exists invoices (order_id text, cents bigint)`); err != nil {
-		panic(err)
-	}
-	handler, err := billing(pool, os.Getenv("WEBHOOK_SECRET"), slog.Default())
-	if err != nil {
-		panic(err)
-	}
-	panic(http.ListenAndServe("127.0.0.1:8090", handler))
-}
-
-// ConsumeOnce by itself, for messages that come another way than by HTTP.
-func ExampleConsumeOnce() {
-	ctx := context.Background()
-	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
-	if err != nil {
-		panic(err)
-	}
-	duplicate, err := inbox.ConsumeOnce(ctx, pool, "billing", "order-17-placed", func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `insert into invoices (order_id, cents) values ('17', 4900)`)
-		return err
-	})
-	switch {
-	case err != nil:
-		fmt.Println("leave it in the queue:", err)
-	case duplicate:
-		fmt.Println("done before: acknowledge it")
-	default:
-		fmt.Println("done now: acknowledge it")
-	}
-}
 
 func TestBillingReceiver(t *testing.T) {
 	const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 	pool := pgtest.New(t)
-	if _, err := pool.Exec(t.Context(), `create table invoices (order_id text not null, cents bigint not null check (cents > 0))`); err != nil {
+	if _, err := pool.Exec(t.Context(), tables); err != nil {
 		t.Fatal(err)
 	}
 	handler, err := billing(pool, secret, slog.New(slog.DiscardHandler))
@@ -142,7 +77,8 @@ func TestBillingReceiver(t *testing.T) {
 	crowd.Wait()
 
 	var invoices string
-	if err := pool.QueryRow(t.Context(), `select string_agg(order_id || ':' || cents, ' ' order by order_id) from invoices`).Scan(&invoices); err != nil {
+	const invoicesSQL = `select string_agg(order_id || ':' || cents, ' ' order by order_id) from invoices`
+	if err := pool.QueryRow(t.Context(), invoicesSQL).Scan(&invoices); err != nil {
 		t.Fatal(err)
 	}
 	if want := "17:4900 19:5 20:7"; invoices != want {

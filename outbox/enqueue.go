@@ -15,8 +15,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
-
-	"sluice.example/sluice/pipeline"
 )
 
 // ErrInvalid: a message can never be enqueued as it is; the text says which one (counted from 0) and why: a field, or
@@ -135,16 +133,14 @@ func collect(rows cursor, n int) ([]Receipt, error) {
 			i         int
 			duplicate bool
 			d         Delivery
-			key       string
 		)
-		if err := rows.Scan(&i, &duplicate, &d.MessageID, &d.Destination, &key); err != nil {
+		if err := rows.Scan(&i, &duplicate, &d.MessageID, &d.Destination, &d.IdempotencyKey); err != nil {
 			return nil, failed(n, err)
 		}
 		if duplicate {
 			receipts[i].Duplicate = true
 			continue
 		}
-		d.IdempotencyKey, _ = pipeline.ParseUUID(key)
 		receipts[i].Deliveries = append(receipts[i].Deliveries, d)
 	}
 	if err := rows.Err(); err != nil {

@@ -1,4 +1,4 @@
-package inbox
+package inbox_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"sluice.example/sluice/inbox"
 	"sluice.example/sluice/internal/pgtest"
 )
 
@@ -55,13 +56,13 @@ const someoneWaitsForALock = `select exists (select from pg_stat_activity where 
 func TestConsumeOnce(t *testing.T) {
 	pool, ctx := books(t), t.Context()
 	for _, want := range []bool{false, true, true} {
-		duplicate, err := ConsumeOnce(ctx, pool, "billing", "m1", pay(ctx, "m1"))
+		duplicate, err := inbox.ConsumeOnce(ctx, pool, "billing", "m1", pay(ctx, "m1"))
 		if duplicate != want || err != nil {
 			t.Fatalf("ConsumeOnce = %v, %v; want %v", duplicate, err, want)
 		}
 	}
 	counts(t, pool, "m1", 1, 1)
-	if duplicate, err := ConsumeOnce(ctx, pool, "mailing", "m1", pay(ctx, "m1")); duplicate || err != nil {
+	if duplicate, err := inbox.ConsumeOnce(ctx, pool, "mailing", "m1", pay(ctx, "m1")); duplicate || err != nil {
 		t.Fatalf("another consumer: ConsumeOnce = %v, %v; want its own first time", duplicate, err)
 	}
 	counts(t, pool, "m1", 2, 2)
@@ -85,14 +86,14 @@ func TestConsumeOnceFailureLeavesNothing(t *testing.T) {
 			return err
 		},
 	} {
-		duplicate, err := ConsumeOnce(ctx, pool, "billing", name, func(tx pgx.Tx) error {
+		duplicate, err := inbox.ConsumeOnce(ctx, pool, "billing", name, func(tx pgx.Tx) error {
 			return errors.Join(pay(ctx, name)(tx), work(tx))
 		})
 		if duplicate || err == nil || name == "error" && !errors.Is(err, broken) {
 			t.Errorf("%s: ConsumeOnce = %v, %v; want the error", name, duplicate, err)
 		}
 		counts(t, pool, name, 0, 0)
-		if duplicate, err = ConsumeOnce(ctx, pool, "billing", name, pay(ctx, name)); duplicate || err != nil {
+		if duplicate, err = inbox.ConsumeOnce(ctx, pool, "billing", name, pay(ctx, name)); duplicate || err != nil {
 			t.Errorf("%s, repeated: ConsumeOnce = %v, %v; want the work done", name, duplicate, err)
 		}
 		counts(t, pool, name, 1, 1)
@@ -107,7 +108,7 @@ func TestConsumeOncePanicLeavesNothing(t *testing.T) {
 				t.Error("the panic was swallowed")
 			}
 		}()
-		ConsumeOnce(ctx, pool, "billing", "m1", func(tx pgx.Tx) error {
+		inbox.ConsumeOnce(ctx, pool, "billing", "m1", func(tx pgx.Tx) error {
 			pay(ctx, "m1")(tx)
 			panic("broken")
 		})
@@ -122,13 +123,13 @@ func TestConsumeOnceRefusesKeys(t *testing.T) {
 	pool := books(t)
 	for _, key := range []string{"", strings.Repeat("x", 513), "a\x00b", "\xff"} {
 		for _, pair := range [][2]string{{key, "m1"}, {"billing", key}} {
-			if _, err := ConsumeOnce(t.Context(), pool, pair[0], pair[1], pay(t.Context(), "m1")); err == nil {
+			if _, err := inbox.ConsumeOnce(t.Context(), pool, pair[0], pair[1], pay(t.Context(), "m1")); err == nil {
 				t.Errorf("consumer %q, message id %q: no error", pair[0], pair[1])
 			}
 		}
 	}
 	longest := strings.Repeat("\U0001F600", 128)
-	if _, err := ConsumeOnce(t.Context(), pool, longest, longest, pay(t.Context(), "m1")); err != nil {
+	if _, err := inbox.ConsumeOnce(t.Context(), pool, longest, longest, pay(t.Context(), "m1")); err != nil {
 		t.Errorf("512 bytes each: %v", err)
 	}
 }
@@ -146,7 +147,7 @@ func TestConsumeOnceAtTheSameMoment(t *testing.T) {
 		var firstDuplicate, secondDuplicate bool
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			firstDuplicate, first = ConsumeOnce(ctx, pool, "billing", id, func(tx pgx.Tx) error {
+			firstDuplicate, first = inbox.ConsumeOnce(ctx, pool, "billing", id, func(tx pgx.Tx) error {
 				err := pay(ctx, id)(tx)
 				close(working)
 				<-finish
@@ -157,7 +158,7 @@ func TestConsumeOnceAtTheSameMoment(t *testing.T) {
 			})
 		})
 		<-working
-		wg.Go(func() { secondDuplicate, second = ConsumeOnce(ctx, pool, "billing", id, pay(ctx, id)) })
+		wg.Go(func() { secondDuplicate, second = inbox.ConsumeOnce(ctx, pool, "billing", id, pay(ctx, id)) })
 		pgtest.Until(t, pool, someoneWaitsForALock)
 		close(finish)
 		wg.Wait()
@@ -177,7 +178,7 @@ func TestConsumeOnceCrowd(t *testing.T) {
 		wg.Go(func() {
 			for m := range 10 {
 				id := fmt.Sprint("m", m)
-				duplicate, err := ConsumeOnce(ctx, pool, "billing", id, pay(ctx, id))
+				duplicate, err := inbox.ConsumeOnce(ctx, pool, "billing", id, pay(ctx, id))
 				if err != nil {
 					t.Errorf("%s: %v", id, err)
 				}
@@ -220,7 +221,7 @@ func TestConsumeOnceCommitInDoubt(t *testing.T) {
 	} {
 		hook, hit := pgtest.Once(c.action, c.match)
 		proxy.OnMessage(hook)
-		duplicate, err := ConsumeOnce(ctx, behind, "billing", c.id, pay(ctx, c.id))
+		duplicate, err := inbox.ConsumeOnce(ctx, behind, "billing", c.id, pay(ctx, c.id))
 		select {
 		case <-hit:
 		default:
@@ -231,7 +232,7 @@ func TestConsumeOnceCommitInDoubt(t *testing.T) {
 		}
 		n := map[bool]int{true: 1}[c.done]
 		counts(t, pool, c.id, n, n)
-		if duplicate, err := ConsumeOnce(ctx, behind, "billing", c.id, pay(ctx, c.id)); duplicate != c.done || err != nil {
+		if duplicate, err := inbox.ConsumeOnce(ctx, behind, "billing", c.id, pay(ctx, c.id)); duplicate != c.done || err != nil {
 			t.Fatalf("%s, repeated: ConsumeOnce = %v, %v; want duplicate %v", c.id, duplicate, err, c.done)
 		}
 		counts(t, pool, c.id, 1, 1)
@@ -257,50 +258,19 @@ func TestConsumeOnceCallerGoesAway(t *testing.T) {
 		return false
 	})
 	proxy.OnMessage(hook)
-	duplicate, err := ConsumeOnce(ctx, behind, "billing", "m1", pay(t.Context(), "m1"))
+	duplicate, err := inbox.ConsumeOnce(ctx, behind, "billing", "m1", pay(t.Context(), "m1"))
 	if duplicate || err != nil {
 		t.Fatalf("ConsumeOnce = %v, %v; want success, since it is committed", duplicate, err)
 	}
 	counts(t, pool, "m1", 1, 1)
 }
 
-func TestSchemaIsThatOfTheMigration(t *testing.T) {
-	pool := pgtest.New(t)
-	const describe = `
-select array_agg(d order by d) from (
-    select format('%s %s %s %s', a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, pg_get_expr(ad.adbin, ad.adrelid)) as d
-    from pg_attribute a left join pg_attrdef ad on (ad.adrelid, ad.adnum) = (a.attrelid, a.attnum)
-    where a.attrelid = to_regclass('processed_messages') and a.attnum > 0
-    union all
-    select replace(indexdef, 'theirs.', 'public.') from pg_indexes where schemaname = current_schema and tablename = 'processed_messages') x`
-	var ours, theirs []string
-	if err := pool.QueryRow(t.Context(), describe).Scan(&ours); err != nil {
-		t.Fatal(err)
-	}
-	conn, err := pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Release()
-	for range 2 { // it can be run again
-		if _, err := conn.Exec(t.Context(), `create schema if not exists theirs; set search_path = theirs;`+Schema); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := conn.QueryRow(t.Context(), describe).Scan(&theirs); err != nil {
-		t.Fatal(err)
-	}
-	if len(ours) != 5 || strings.Join(ours, "\n") != strings.Join(theirs, "\n") {
-		t.Errorf("the migration makes\n%s\nSchema makes\n%s", strings.Join(ours, "\n"), strings.Join(theirs, "\n"))
-	}
-}
-
 func TestHandler(t *testing.T) {
 	pool := books(t)
 	var log strings.Builder
 	fail := false
-	h := Handler(pool, "billing", slog.New(slog.NewTextHandler(&log, nil)), func(r *http.Request, tx pgx.Tx) error {
-		if err := pay(r.Context(), MessageID(r.Header))(tx); err != nil {
+	h := inbox.Handler(pool, "billing", slog.New(slog.NewTextHandler(&log, nil)), func(r *http.Request, tx pgx.Tx) error {
+		if err := pay(r.Context(), inbox.MessageID(r.Header))(tx); err != nil {
 			return err
 		}
 		if fail {
@@ -311,7 +281,9 @@ func TestHandler(t *testing.T) {
 	post := func(status int, text string, pairs ...string) {
 		t.Helper()
 		r := httptest.NewRequest("POST", "/", nil)
-		r.Header = headers(pairs...)
+		for i := 0; i < len(pairs); i += 2 {
+			r.Header.Add(pairs[i], pairs[i+1])
+		}
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		if w.Code != status || !strings.Contains(w.Body.String(), text) {

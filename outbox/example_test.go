@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"sluice.example/sluice/pipeline/outbox"
+	"sluice.example/sluice/outbox"
 )
 
 // An order and the promise to tell others of it are committed together.

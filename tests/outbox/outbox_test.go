@@ -1,4 +1,4 @@
-package outbox
+package outbox_test
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/outbox"
 	"sluice.example/sluice/pipeline/schema"
 )
 
@@ -24,7 +25,7 @@ import (
 func shop(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	pool := pgtest.New(t)
-	err := SyncTopics(t.Context(), pool, []string{"billing", "crm"}, map[string][]string{"orders": {"crm", "billing"}, "leads": {"crm"}})
+	err := outbox.SyncTopics(t.Context(), pool, []string{"billing", "crm"}, map[string][]string{"orders": {"crm", "billing"}, "leads": {"crm"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,19 +50,19 @@ func one(t *testing.T, pool *pgxpool.Pool, want, query string, args ...any) {
 }
 
 // enqueued does it in a transaction of its own.
-func enqueued(ctx context.Context, pool *pgxpool.Pool, messages ...Message) (receipts []Receipt, err error) {
+func enqueued(ctx context.Context, pool *pgxpool.Pool, messages ...outbox.Message) (receipts []outbox.Receipt, err error) {
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		receipts, err = Enqueue(ctx, tx, messages...)
+		receipts, err = outbox.Enqueue(ctx, tx, messages...)
 		return err
 	})
 	return receipts, err
 }
 
-func placed(key string) Message {
-	return Message{EventType: "order.placed", Payload: json.RawMessage(`{"a":1}`), Destination: "billing", IdempotencyKey: key}
+func placed(key string) outbox.Message {
+	return outbox.Message{EventType: "order.placed", Payload: json.RawMessage(`{"a":1}`), Destination: "billing", IdempotencyKey: key}
 }
 
-func duplicates(receipts []Receipt) (n int) {
+func duplicates(receipts []outbox.Receipt) (n int) {
 	for _, r := range receipts {
 		if r.Duplicate {
 			n++
@@ -74,9 +75,9 @@ func TestEnqueueStoresAllOfAMessage(t *testing.T) {
 	pool, ctx := shop(t), t.Context()
 	at := time.Date(2030, 1, 2, 3, 4, 5, 678901000, time.FixedZone("", 2*3600))
 	receipts, err := enqueued(ctx, pool,
-		Message{Tenant: 7, AggregateType: "order", AggregateID: "17:x", EventType: "order.placed", Payload: json.RawMessage(`{"text":"<ü>","n":9007199254740993}`),
+		outbox.Message{Tenant: 7, AggregateType: "order", AggregateID: "17:x", EventType: "order.placed", Payload: json.RawMessage(`{"text":"<ü>","n":9007199254740993}`),
 			Headers: map[string]string{"X-Source": "shop"}, IdempotencyKey: "placed-17", Topic: "orders", RunAfter: at},
-		Message{EventType: "lead", Payload: json.RawMessage(`null`), Destination: "crm"},
+		outbox.Message{EventType: "lead", Payload: json.RawMessage(`null`), Destination: "crm"},
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +89,7 @@ func TestEnqueueStoresAllOfAMessage(t *testing.T) {
 		t.Errorf("deliveries = %+v; want billing and crm, each with its own keys", d)
 	}
 	for _, d := range receipts[0].Deliveries {
-		one(t, pool, "(7,order.placed,order:17:x,placed-17,"+d.IdempotencyKey.String()+","+d.Destination+`,"{""n"": 9007199254740993, ""text"": ""<ü>""}","{""X-Source"": ""shop""}",pending,0,"2030-01-02 01:04:05.678901")`,
+		one(t, pool, "(7,order.placed,order:17:x,placed-17,"+d.IdempotencyKey+","+d.Destination+`,"{""n"": 9007199254740993, ""text"": ""<ü>""}","{""X-Source"": ""shop""}",pending,0,"2030-01-02 01:04:05.678901")`,
 			`select row(tenant_id, type, subject_key, dedupe_key, idempotency_key, destination, payload, headers, status, attempts, run_after at time zone 'UTC') from outbox where message_id = $1`, d.MessageID)
 	}
 	d := receipts[1].Deliveries[0]
@@ -101,7 +102,7 @@ func TestEnqueueStoresAllOfAMessage(t *testing.T) {
 
 func TestEnqueueRepeatedKeys(t *testing.T) {
 	pool, ctx := shop(t), t.Context()
-	check := func(want int, messages ...Message) {
+	check := func(want int, messages ...outbox.Message) {
 		t.Helper()
 		receipts, err := enqueued(ctx, pool, messages...)
 		if err != nil || duplicates(receipts) != want || len(receipts) != len(messages) {
@@ -120,7 +121,7 @@ func TestEnqueueRepeatedKeys(t *testing.T) {
 	// In one transaction too, and harmless to it.
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		for i := range 2 {
-			receipts, err := Enqueue(ctx, tx, placed("d"))
+			receipts, err := outbox.Enqueue(ctx, tx, placed("d"))
 			if err != nil || duplicates(receipts) != i {
 				return fmt.Errorf("call %d: %+v, %v", i, receipts, err)
 			}
@@ -157,39 +158,39 @@ func TestEnqueueNamesWhatIsWrong(t *testing.T) {
 	pool, ctx := shop(t), t.Context()
 	long := strings.Repeat("x", 1001)
 	for _, c := range []struct {
-		change func(*Message)
+		change func(*outbox.Message)
 		want   string
 	}{
-		{func(m *Message) { m.Destination = "Billing" }, `destination "Billing" is not configured`},
-		{func(m *Message) { m.Destination, m.Topic = "", "order" }, `topic "order" is not configured`},
-		{func(m *Message) { m.Topic = "orders" }, "exactly one of destination and topic"},
-		{func(m *Message) { m.Destination = "" }, "exactly one of destination and topic"},
-		{func(m *Message) { m.EventType = "" }, "event_type is missing"},
-		{func(m *Message) { m.EventType = long }, "event_type is longer"},
-		{func(m *Message) { m.Payload = nil }, "payload is missing"},
-		{func(m *Message) { m.Payload = json.RawMessage(`{"a":`) }, "unexpected end of JSON"},
-		{func(m *Message) { m.Payload = json.RawMessage(`"` + strings.Repeat("x", 1<<20) + `"`) }, "payload is longer than 1 MiB"},
-		{func(m *Message) { m.Payload = json.RawMessage(`"\u0000"`) }, "cannot store"},
-		{func(m *Message) { m.Payload = json.RawMessage(`{"a\\\u0000":1}`) }, "cannot store"},
-		{func(m *Message) { m.Payload = json.RawMessage(`"\ud83d x"`) }, "cannot store"},
-		{func(m *Message) { m.Payload = json.RawMessage(`"\ude00\ud83d"`) }, "cannot store"},
-		{func(m *Message) { m.Payload = json.RawMessage("\"\xff\"") }, "is not UTF-8"},
-		{func(m *Message) { m.AggregateID = "17" }, "aggregate_type and aggregate_id go together"},
-		{func(m *Message) { m.AggregateType, m.AggregateID = "a:b", "17" }, "aggregate_type holds a colon"},
-		{func(m *Message) { m.AggregateType, m.AggregateID = "a", long }, "longer than 1000"},
-		{func(m *Message) { m.AggregateType, m.AggregateID = "a", "\xff" }, "is not UTF-8"},
-		{func(m *Message) { m.IdempotencyKey = long }, "idempotency_key is longer"},
-		{func(m *Message) { m.IdempotencyKey = "a\x00b" }, "cannot store"},
-		{func(m *Message) { m.IdempotencyKey = "\xff" }, "is not UTF-8"},
-		{func(m *Message) { m.Headers = map[string]string{"X-A": "b\r\nX-C: d"} }, "headers has a name or a value"},
-		{func(m *Message) { m.Headers = map[string]string{"X-A": "\xff"} }, "is not UTF-8"},
-		{func(m *Message) { m.Headers = map[string]string{"X A": "b"} }, "headers has a name or a value"},
-		{func(m *Message) { m.Tenant = -1 }, "tenant is no number"},
+		{func(m *outbox.Message) { m.Destination = "Billing" }, `destination "Billing" is not configured`},
+		{func(m *outbox.Message) { m.Destination, m.Topic = "", "order" }, `topic "order" is not configured`},
+		{func(m *outbox.Message) { m.Topic = "orders" }, "exactly one of destination and topic"},
+		{func(m *outbox.Message) { m.Destination = "" }, "exactly one of destination and topic"},
+		{func(m *outbox.Message) { m.EventType = "" }, "event_type is missing"},
+		{func(m *outbox.Message) { m.EventType = long }, "event_type is longer"},
+		{func(m *outbox.Message) { m.Payload = nil }, "payload is missing"},
+		{func(m *outbox.Message) { m.Payload = json.RawMessage(`{"a":`) }, "unexpected end of JSON"},
+		{func(m *outbox.Message) { m.Payload = json.RawMessage(`"` + strings.Repeat("x", 1<<20) + `"`) }, "payload is longer than 1 MiB"},
+		{func(m *outbox.Message) { m.Payload = json.RawMessage(`"\u0000"`) }, "cannot store"},
+		{func(m *outbox.Message) { m.Payload = json.RawMessage(`{"a\\\u0000":1}`) }, "cannot store"},
+		{func(m *outbox.Message) { m.Payload = json.RawMessage(`"\ud83d x"`) }, "cannot store"},
+		{func(m *outbox.Message) { m.Payload = json.RawMessage(`"\ude00\ud83d"`) }, "cannot store"},
+		{func(m *outbox.Message) { m.Payload = json.RawMessage("\"\xff\"") }, "is not UTF-8"},
+		{func(m *outbox.Message) { m.AggregateID = "17" }, "aggregate_type and aggregate_id go together"},
+		{func(m *outbox.Message) { m.AggregateType, m.AggregateID = "a:b", "17" }, "aggregate_type holds a colon"},
+		{func(m *outbox.Message) { m.AggregateType, m.AggregateID = "a", long }, "longer than 1000"},
+		{func(m *outbox.Message) { m.AggregateType, m.AggregateID = "a", "\xff" }, "is not UTF-8"},
+		{func(m *outbox.Message) { m.IdempotencyKey = long }, "idempotency_key is longer"},
+		{func(m *outbox.Message) { m.IdempotencyKey = "a\x00b" }, "cannot store"},
+		{func(m *outbox.Message) { m.IdempotencyKey = "\xff" }, "is not UTF-8"},
+		{func(m *outbox.Message) { m.Headers = map[string]string{"X-A": "b\r\nX-C: d"} }, "headers has a name or a value"},
+		{func(m *outbox.Message) { m.Headers = map[string]string{"X-A": "\xff"} }, "is not UTF-8"},
+		{func(m *outbox.Message) { m.Headers = map[string]string{"X A": "b"} }, "headers has a name or a value"},
+		{func(m *outbox.Message) { m.Tenant = -1 }, "tenant is no number"},
 	} {
 		bad := placed("")
 		c.change(&bad)
 		_, err := enqueued(ctx, pool, placed(""), bad, placed(""))
-		if err == nil || !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), c.want) {
+		if err == nil || !errors.Is(err, outbox.ErrInvalid) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("error = %v; want ErrInvalid with %q", err, c.want)
 		} else if !strings.Contains(err.Error(), "message 1: ") {
 			t.Errorf("error %q does not say which message", err)
@@ -227,7 +228,7 @@ func TestEnqueueManyMessages(t *testing.T) {
 	if _, err := enqueued(ctx, pool, placed("k4000")); err != nil {
 		t.Fatal(err)
 	}
-	var messages []Message
+	var messages []outbox.Message
 	for i := range 10000 {
 		messages = append(messages, placed(fmt.Sprint("k", i)))
 	}
@@ -253,7 +254,7 @@ func TestEnqueueManyMessages(t *testing.T) {
 // TestEnqueueInEveryMode sends the same call by every protocol that pgx has, and by database/sql.
 func TestEnqueueInEveryMode(t *testing.T) {
 	pool, ctx := shop(t), t.Context()
-	message := func(key string) Message {
+	message := func(key string) outbox.Message {
 		m := placed(key)
 		m.Payload, m.Headers = json.RawMessage(`{"quote":"it's \\ \"ü\"","fine":"\\u0000 \ud83d\ude00"}`), map[string]string{"X-A": "b"}
 		return m
@@ -273,7 +274,7 @@ func TestEnqueueInEveryMode(t *testing.T) {
 		}
 		for want := range 2 {
 			err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-				receipts, err := Enqueue(ctx, tx, message(mode))
+				receipts, err := outbox.Enqueue(ctx, tx, message(mode))
 				if err != nil || duplicates(receipts) != want || want == 0 && receipts[0].Deliveries[0].MessageID == 0 {
 					t.Errorf("%s: %+v, %v; want %d duplicates", mode, receipts, err, want)
 				}
@@ -296,7 +297,7 @@ func TestEnqueueInEveryMode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		receipts, err := EnqueueSQL(ctx, tx, message("database/sql"))
+		receipts, err := outbox.EnqueueSQL(ctx, tx, message("database/sql"))
 		if err != nil || duplicates(receipts) != want || len(receipts) != 1 {
 			t.Fatalf("EnqueueSQL = %+v, %v; want %d duplicates", receipts, err, want)
 		}
@@ -308,10 +309,10 @@ func TestEnqueueInEveryMode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if receipts, err := EnqueueSQL(ctx, tx, placed("gone")); err != nil || duplicates(receipts) != 0 {
+	if receipts, err := outbox.EnqueueSQL(ctx, tx, placed("gone")); err != nil || duplicates(receipts) != 0 {
 		t.Fatalf("EnqueueSQL = %+v, %v", receipts, err)
 	}
-	if _, err := EnqueueSQL(ctx, tx, Message{}); !errors.Is(err, ErrInvalid) {
+	if _, err := outbox.EnqueueSQL(ctx, tx, outbox.Message{}); !errors.Is(err, outbox.ErrInvalid) {
 		t.Fatalf("EnqueueSQL of an empty message = %v; want ErrInvalid", err)
 	}
 	tx.Rollback()
@@ -355,7 +356,7 @@ grant select on outbox_topics, outbox_destinations to ROLE;`, "ROLE", role))
 		}
 		m := placed("a")
 		m.Destination, m.Topic = "", "orders"
-		receipts, err := Enqueue(ctx, tx, m, placed("a"))
+		receipts, err := outbox.Enqueue(ctx, tx, m, placed("a"))
 		if err == nil && duplicates(receipts) != 1 {
 			err = fmt.Errorf("receipts %+v", receipts)
 		}
@@ -384,35 +385,70 @@ func TestSchemaOfItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := SyncTopics(ctx, inside, []string{"billing"}, nil); err != nil {
+	if err := outbox.SyncTopics(ctx, inside, []string{"billing"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	run(t, pool, `select sluice.sluice_enqueue('{"event_type":"a","payload":1,"destination":"billing","idempotency_key":"a"}')`)
 	one(t, pool, "(0,1,1)", `select row((select count(*) from public.outbox), (select count(*) from sluice.outbox), (select count(*) from sluice.dedupe_keys))`)
 }
 
-// TestStorableAgreesWithPostgreSQL: Go refuses what jsonb would, and nothing else.
-func TestStorableAgreesWithPostgreSQL(t *testing.T) {
-	pool := pgtest.New(t)
-	pieces := []string{`a`, `\\`, `\"`, `\n`, `u0000`, `\u0000`, `\u0041`, `\ud83d`, `\ude00`, `\uD83D\uDE00`, `\uffff`, `ü`}
-	refused := 0
+// Enqueue names the message that jsonb would not take, and takes what jsonb takes.
+func TestEnqueueRejectsWhatPostgreSQLCannotStore(t *testing.T) {
+	pool := shop(t)
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	storable := func(text string) error {
+		return unlessAsked(pgx.BeginFunc(t.Context(), tx, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), `select $1::jsonb`, text); err != nil {
+				return err
+			}
+			return errRollback
+		}))
+	}
+	enqueued := func(text string) error {
+		return unlessAsked(pgx.BeginFunc(t.Context(), tx, func(tx pgx.Tx) error {
+			message := placed("")
+			message.Payload = json.RawMessage(text)
+			if _, err := outbox.Enqueue(t.Context(), tx, message); err != nil {
+				return err
+			}
+			return errRollback
+		}))
+	}
+	pieces := []string{
+		`a`, `\\`, `\"`, `\n`, `u0000`, `\u0000`, `\u0041`, `\ud83d`, `\ude00`, `\uD83D\uDE00`, `\uffff`, `ü`,
+	}
+	rejected := 0
 	for range 2000 {
 		text := `"`
 		for range rand.IntN(6) {
 			text += pieces[rand.IntN(len(pieces))]
 		}
 		text += `"`
-		_, err := pool.Exec(t.Context(), `select $1::jsonb`, text)
-		if got := storable([]byte(text)); got != (err == nil) {
-			t.Fatalf("storable(%s) = %v; PostgreSQL says %v", text, got, err)
+		want, got := storable(text), enqueued(text)
+		if (want == nil) != (got == nil) || got != nil && !strings.Contains(got.Error(), "message 0: holds a NUL or half") {
+			t.Fatalf("Enqueue of %s: error = %v; PostgreSQL says %v", text, got, want)
 		}
-		if err != nil {
-			refused++
+		if want != nil {
+			rejected++
 		}
 	}
-	if refused < 100 || refused > 1900 {
-		t.Errorf("%d of 2000 texts were refused: too few of one kind to compare", refused)
+	if rejected < 100 || rejected > 1900 {
+		t.Errorf("%d of 2000 texts were rejected: too few of one kind to compare", rejected)
 	}
+}
+
+var errRollback = errors.New("roll back")
+
+// unlessAsked is what went wrong beside a rollback that was asked for.
+func unlessAsked(err error) error {
+	if errors.Is(err, errRollback) {
+		return nil
+	}
+	return err
 }
 
 func TestSyncTopics(t *testing.T) {
@@ -422,7 +458,7 @@ func TestSyncTopics(t *testing.T) {
 	one(t, pool, "billing crm | leads>crm orders>billing orders>crm", state)
 	sync := func(want string, destinations []string, topics map[string][]string) {
 		t.Helper()
-		if err := SyncTopics(ctx, pool, destinations, topics); err != nil {
+		if err := outbox.SyncTopics(ctx, pool, destinations, topics); err != nil {
 			t.Fatal(err)
 		}
 		one(t, pool, want, state)
@@ -433,7 +469,7 @@ func TestSyncTopics(t *testing.T) {
 	sync("audit crm | orders>audit orders>crm", []string{"crm", "audit"}, map[string][]string{"orders": {"crm", "audit"}}) // writes nothing
 	run(t, pool, `drop trigger written on outbox_topics`)
 
-	err := SyncTopics(ctx, pool, []string{"crm", ""}, map[string][]string{"a": nil, "b": {"crm", "x"}, "": {"crm"}})
+	err := outbox.SyncTopics(ctx, pool, []string{"crm", ""}, map[string][]string{"a": nil, "b": {"crm", "x"}, "": {"crm"}})
 	for _, want := range []string{"topics.a: has no destinations", `topics.b: destination "x" is not configured`, "topics: a name is empty", "destinations: a name is empty"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error = %v; want one with %q", err, want)

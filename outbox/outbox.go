@@ -10,8 +10,6 @@ package outbox
 import (
 	"encoding/json"
 	"time"
-
-	"sluice.example/sluice/pipeline"
 )
 
 // Message is what an application wants to be delivered. It marshals to what sluice_enqueue takes.
@@ -54,6 +52,6 @@ type Receipt struct {
 type Delivery struct {
 	MessageID   int64
 	Destination string
-	// IdempotencyKey is what the receiver will see, as webhook-id and Idempotency-Key.
-	IdempotencyKey pipeline.UUID
+	// IdempotencyKey is what the receiver will see, as webhook-id and Idempotency-Key: a UUID in lower case.
+	IdempotencyKey string
 }

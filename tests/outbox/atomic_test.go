@@ -1,4 +1,4 @@
-package outbox
+package outbox_test
 
 import (
 	"bufio"
@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/outbox"
 )
 
 // TestMain lets the test binary be the application that the tests of this file kill.
@@ -63,7 +64,7 @@ func placeOrder(ctx context.Context, tx pgx.Tx, id string) error {
 	if _, err := tx.Exec(ctx, `insert into orders values ($1)`, id); err != nil {
 		return err
 	}
-	_, err := Enqueue(ctx, tx, Message{
+	_, err := outbox.Enqueue(ctx, tx, outbox.Message{
 		AggregateType: "order", AggregateID: id, EventType: "order.placed", Payload: json.RawMessage(`{}`),
 		Destination: "billing", IdempotencyKey: "placed:" + id,
 	})
@@ -142,7 +143,7 @@ func TestRolledBackLeavesNothing(t *testing.T) {
 			return errors.Join(placeOrder(ctx, tx, "17"), err)
 		},
 		"an invalid message": func(tx pgx.Tx) error {
-			_, err := Enqueue(ctx, tx, placed("a"), Message{})
+			_, err := outbox.Enqueue(ctx, tx, placed("a"), outbox.Message{})
 			return errors.Join(err, tx.Commit(ctx)) // who ignores the error cannot commit half of it
 		},
 		"the connection": func(tx pgx.Tx) error {
@@ -184,10 +185,10 @@ func TestTheSameKeyAtTheSameMoment(t *testing.T) {
 		}
 		m := placed(c.end)
 		m.AggregateType, m.AggregateID = "from", "a"
-		if _, err := Enqueue(ctx, a, m); err != nil {
+		if _, err := outbox.Enqueue(ctx, a, m); err != nil {
 			t.Fatal(err)
 		}
-		var receipts []Receipt
+		var receipts []outbox.Receipt
 		var b sync.WaitGroup
 		b.Go(func() {
 			m := placed(c.end)
@@ -218,7 +219,7 @@ func TestOverlappingBatches(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for batch := range 20 {
-				var messages []Message
+				var messages []outbox.Message
 				for _, k := range rand.Perm(30) {
 					messages = append(messages, placed(fmt.Sprint("k", batch*15+k)))
 				}
@@ -250,7 +251,7 @@ func TestCommitInDoubt(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer behind.Close()
-	place := func() (receipts []Receipt, err error) { return enqueued(ctx, behind, placed("17")) }
+	place := func() (receipts []outbox.Receipt, err error) { return enqueued(ctx, behind, placed("17")) }
 	if _, err := place(); err == nil {
 		t.Fatal("the commit was not in doubt")
 	}

@@ -1,4 +1,4 @@
-package outbox
+package outbox_test
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/outbox"
 )
 
 // BenchmarkEnqueue is one caller that commits n messages with keys a transaction.
@@ -14,10 +15,10 @@ func BenchmarkEnqueue(b *testing.B) {
 	for _, n := range []int{1, 10, 100, 1000} {
 		b.Run(fmt.Sprint("messages=", n), func(b *testing.B) {
 			pool := pgtest.New(b)
-			if err := SyncTopics(b.Context(), pool, []string{"billing"}, nil); err != nil {
+			if err := outbox.SyncTopics(b.Context(), pool, []string{"billing"}, nil); err != nil {
 				b.Fatal(err)
 			}
-			messages := make([]Message, n)
+			messages := make([]outbox.Message, n)
 			sent := 0
 			b.ReportAllocs()
 			for b.Loop() {
@@ -26,7 +27,7 @@ func BenchmarkEnqueue(b *testing.B) {
 					sent++
 				}
 				err := pgx.BeginFunc(b.Context(), pool, func(tx pgx.Tx) error {
-					_, err := Enqueue(b.Context(), tx, messages...)
+					_, err := outbox.Enqueue(b.Context(), tx, messages...)
 					return err
 				})
 				if err != nil {
