@@ -156,7 +156,7 @@ after:
 			i++
 			goto pop
 		}
-		return s.Fail(i, `"," or "}" should follow a member of an object`)
+		return s.Fail(i, afterMember)
 	}
 	switch b[i] {
 	case ',':
@@ -166,7 +166,7 @@ after:
 		i++
 		goto pop
 	}
-	return s.Fail(i, `"," or "]" should follow an element of an array`)
+	return s.Fail(i, afterElement)
 pop:
 	depth--
 	top >>= 1
@@ -184,9 +184,9 @@ key:
 
 // Key walks over the name of a member that begins at i, and the colon after it. It returns the index of the value, and
 // whether the name holds escapes.
-func (s *Scanner) Key(i int) (next int, escaped bool) {
+func (s *Scanner) Key(i int) (value int, escaped bool) {
 	if i >= len(s.Text) || s.Text[i] != '"' {
-		return s.Fail(i, "a name in double quotes should begin here"), false
+		return s.Fail(i, wantName), false
 	}
 	i, escaped = s.String(i)
 	if i < 0 {
@@ -194,7 +194,7 @@ func (s *Scanner) Key(i int) (next int, escaped bool) {
 	}
 	i = s.Space(i)
 	if i >= len(s.Text) || s.Text[i] != ':' {
-		return s.Fail(i, `":" should follow the name of a member`), false
+		return s.Fail(i, wantColon), false
 	}
 	return s.Space(i + 1), escaped
 }

@@ -133,37 +133,39 @@ func (d *decoder) cloudElement(i int) int {
 	d.unknown = d.unknown[:0]
 	begin := i
 	var id, source, version string
-	i = d.walk(i, func(m member) {
-		switch string(m.name) {
+	members := d.s.Members(i)
+	for members.Next() {
+		m := &members.Member
+		switch string(m.Name()) {
 		case "type":
-			dr.e.Name = d.text(&dr, m, maxName)
-			return
+			dr.e.Name = dr.text(m, maxName)
+			continue
 		case "time":
-			dr.when = []byte(d.text(&dr, m, maxID))
-			return
+			dr.when = []byte(dr.text(m, maxID))
+			continue
 		case "id":
-			id = d.text(&dr, m, maxID)
+			id = dr.text(m, maxID)
 		case "source":
-			source = d.text(&dr, m, maxID)
+			source = dr.text(m, maxID)
 		case "specversion":
-			version = d.text(&dr, m, maxID)
+			version = dr.text(m, maxID)
 		case "userid":
-			dr.e.UserID = d.text(&dr, m, maxID)
+			dr.e.UserID = dr.text(m, maxID)
 		case "anonymousid":
-			dr.e.AnonymousID = d.text(&dr, m, maxID)
+			dr.e.AnonymousID = dr.text(m, maxID)
 		case "sessionid":
-			dr.e.SessionID = d.text(&dr, m, maxID)
+			dr.e.SessionID = dr.text(m, maxID)
 		case "data":
-			if m.raw[0] == '{' {
-				dr.properties = d.objectOf(&dr, m)
-				return
+			if m.Raw()[0] == '{' {
+				dr.properties = dr.object(m)
+				continue
 			}
 		}
-		if m.raw[0] != 'n' {
+		if m.Raw()[0] != 'n' {
 			d.rest(&dr, m)
 		}
-	})
-	if i < 0 {
+	}
+	if i = members.After; i < 0 {
 		return -1
 	}
 	switch {

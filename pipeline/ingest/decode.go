@@ -170,37 +170,28 @@ func (d *decoder) tooMany(at int) *malformed {
 	return &malformed{413, at, fmt.Sprintf("a request may hold %d events (ingest.max-events); send the rest in another", d.cfg.MaxEvents)}
 }
 
-// elements decodes the array at i, each element by one. It gives the index after it, or -1.
+// elements decodes the array at i, each element by one. It returns the index after it, or -1.
 func (d *decoder) elements(i int, one func(i int) int) (int, *malformed) {
 	i = d.s.Space(i + 1)
 	if i < len(d.s.Text) && d.s.Text[i] == ']' {
 		return i + 1, nil
 	}
-	for {
+	for more := true; more; {
 		if m := d.tooMany(i); m != nil {
 			return -1, m
 		}
 		if i = one(i); i < 0 {
 			return -1, nil
 		}
-		i = d.s.Space(i)
-		if i < len(d.s.Text) {
-			switch d.s.Text[i] {
-			case ',':
-				i = d.s.Space(i + 1)
-				continue
-			case ']':
-				return i + 1, nil
-			}
-		}
-		return d.s.Fail(i, `"," or "]" should follow an element of an array`), nil
+		i, more = d.s.NextElement(i)
 	}
+	return i, nil
 }
 
 // element decodes what should be one event.
 func (d *decoder) element(i int) int {
 	if i < len(d.s.Text) && d.s.Text[i] == '{' {
-		i, _ = d.event(i)
+		i, _ = d.event(i, false)
 		return i
 	}
 	at := i
@@ -212,51 +203,33 @@ func (d *decoder) element(i int) int {
 
 // object decodes {"events": [...]} or one event.
 func (d *decoder) object(i int) (int, *malformed) {
-	b := d.s.Text
-	if first := d.s.Space(i + 1); bytes.HasPrefix(b[first:], []byte(`"events"`)) {
-		at, _ := d.s.Key(first)
-		if at >= 0 && at < len(b) && b[at] == '[' {
-			end, m := d.elements(at, d.element)
-			if end < 0 {
-				return -1, m
-			}
-			if end = d.s.Space(end); end < len(b) && b[end] == '}' {
-				return end + 1, nil
-			}
-			if end >= len(b) || b[end] != ',' {
-				return d.s.Fail(end, `"," or "}" should follow a member of an object`), nil
-			}
-			return d.beside(i, end)
-		}
+	first := d.s.Space(i + 1)
+	if !bytes.HasPrefix(d.s.Text[first:], []byte(`"events"`)) {
+		return d.event(i, true)
 	}
-	next, envelope := d.event(i)
-	if next >= 0 && envelope {
-		return d.beside(i, i)
+	at, _ := d.s.Key(first)
+	if at < 0 || at >= len(d.s.Text) || d.s.Text[at] != '[' {
+		return d.event(i, true)
+	}
+	end, m := d.elements(at, d.element)
+	if end < 0 {
+		return -1, m
+	}
+	next, more := d.s.NextMember(end)
+	if more {
+		if at, _ = d.s.Key(next); at < 0 {
+			return -1, nil
+		}
+		return -1, besideEvents(next, d.s.Text[next:at])
 	}
 	return next, nil
 }
 
-// beside tells which member of an object that holds events should not be there.
-func (d *decoder) beside(i, at int) (int, *malformed) {
-	seen := false
-	for i = d.s.Space(i + 1); ; i = d.s.Space(i + 1) {
-		start := i
-		value, _ := d.s.Key(i)
-		if value < 0 {
-			return -1, nil
-		}
-		name := d.s.Text[start+1 : start+bytes.LastIndexByte(d.s.Text[start:value], '"')]
-		if string(name) != "events" || seen {
-			return -1, &malformed{400, start, fmt.Sprintf(`nothing may stand beside "events" in its object, but %q does; put it into the events`, cut(name))}
-		}
-		seen = true
-		if i = d.s.Value(value); i < 0 {
-			return -1, nil
-		}
-		if i = d.s.Space(i); i >= len(d.s.Text) || d.s.Text[i] != ',' {
-			return d.s.Fail(i, `"," or "}" should follow a member of an object`), nil
-		}
-	}
+// besideEvents is what is wrong with an object that holds events and, at an index, another member.
+func besideEvents(at int, head []byte) *malformed {
+	name := head[1:bytes.LastIndexByte(head, '"')]
+	return &malformed{400, at,
+		fmt.Sprintf(`nothing may stand beside "events" in its object, but %q does; put it into the events`, cut(name))}
 }
 
 func (d *decoder) refuse(field, reason, cause string) {

@@ -63,15 +63,17 @@ func (d *decoder) posthog(_ string, b []byte, h *fasthttp.RequestHeader) *malfor
 	var shared draft
 	var key string
 	batch := -1
-	end := d.walk(i, func(m member) {
-		switch string(m.name) {
+	members := d.s.Members(i)
+	for members.Next() {
+		m := &members.Member
+		switch string(m.Name()) {
 		case "batch":
-			batch = cap(b) - cap(m.raw)
+			batch = m.At
 		case "api_key", "token", "$token":
-			key = d.text(&shared, m, maxText)
+			key = shared.text(m, maxText)
 		}
-	})
-	if m := d.close(end); m != nil {
+	}
+	if m := d.close(members.After); m != nil {
 		return m
 	}
 	if batch < 0 {
@@ -98,26 +100,28 @@ func (d *decoder) posthogEvent(i int) int {
 	d.unknown = d.unknown[:0]
 	begin := i
 	var distinct, key string
-	i = d.walk(i, func(m member) {
-		switch string(m.name) {
+	members := d.s.Members(i)
+	for members.Next() {
+		m := &members.Member
+		switch string(m.Name()) {
 		case "event":
-			dr.e.Name = d.text(&dr, m, maxName)
+			dr.e.Name = dr.text(m, maxName)
 		case "distinct_id", "$distinct_id":
-			distinct = first(d.text(&dr, m, maxID), distinct)
+			distinct = first(dr.text(m, maxID), distinct)
 		case "uuid":
-			dr.id = []byte(d.text(&dr, m, maxID))
+			dr.id = []byte(dr.text(m, maxID))
 		case "timestamp":
-			dr.when = []byte(d.text(&dr, m, maxID))
+			dr.when = []byte(dr.text(m, maxID))
 		case "properties":
-			dr.properties = d.objectOf(&dr, m)
+			dr.properties = dr.object(m)
 		case "api_key", "token", "$token":
-			key = d.text(&dr, m, maxText)
+			key = dr.text(m, maxText)
 		case "sent_at": // of the request, not of the event
 		default:
 			d.rest(&dr, m)
 		}
-	})
-	if i < 0 {
+	}
+	if i = members.After; i < 0 {
 		return -1
 	}
 	if dr.bad.reason == "" {

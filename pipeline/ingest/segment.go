@@ -1,6 +1,10 @@
 package ingest
 
-import "github.com/valyala/fasthttp"
+import (
+	"github.com/valyala/fasthttp"
+
+	"sluice.example/sluice/internal/jsontext"
+)
 
 // Segment's HTTP API, as @segment/analytics-node 3 and its kin speak it; docs/clients.md has the mapping.
 
@@ -51,17 +55,19 @@ func (d *decoder) segment(kind string, b []byte, _ *fasthttp.RequestHeader) *mal
 	var shared draft
 	var context []byte
 	batch := -1
-	end := d.walk(i, func(m member) {
-		switch string(m.name) {
+	members := d.s.Members(i)
+	for members.Next() {
+		m := &members.Member
+		switch string(m.Name()) {
 		case "batch":
-			batch = cap(b) - cap(m.raw)
+			batch = m.At
 		case "writeKey":
-			d.key = d.text(&shared, m, maxText)
+			d.key = shared.text(m, maxText)
 		case "context":
-			context = d.objectOf(&shared, m)
+			context = shared.object(m)
 		}
-	})
-	if m := d.close(end); m != nil {
+	}
+	if m := d.close(members.After); m != nil {
 		return m
 	}
 	if shared.bad.reason != "" {
@@ -85,55 +91,58 @@ func (d *decoder) segmentCall(i int, kind string, shared []byte) int {
 	d.unknown = d.unknown[:0]
 	begin := i
 	var name string
-	var context, properties, traits member
-	i = d.walk(i, func(m member) {
-		switch string(m.name) {
+	var context, properties, traits jsontext.Member
+	members := d.s.Members(i)
+	for members.Next() {
+		m := &members.Member
+		switch string(m.Name()) {
 		case "type":
 			if kind == "" {
-				kind = d.text(&dr, m, maxID)
+				kind = dr.text(m, maxID)
 			}
 			d.rest(&dr, m)
 		case "event":
-			name = d.text(&dr, m, maxName)
+			name = dr.text(m, maxName)
 		case "userId":
-			dr.e.UserID = d.text(&dr, m, maxID)
+			dr.e.UserID = dr.text(m, maxID)
 		case "anonymousId":
-			dr.e.AnonymousID = d.text(&dr, m, maxID)
+			dr.e.AnonymousID = dr.text(m, maxID)
 		case "messageId":
-			dr.id = []byte(d.text(&dr, m, maxID))
+			dr.id = []byte(dr.text(m, maxID))
 		case "timestamp":
-			dr.when = []byte(d.text(&dr, m, maxID))
+			dr.when = []byte(dr.text(m, maxID))
 		case "context":
-			context = m
-			d.objectOf(&dr, m)
+			context = *m
+			dr.object(m)
 			d.rest(&dr, m)
 		case "properties":
-			properties = m
+			properties = *m
 		case "traits":
-			traits = m
+			traits = *m
 		case "writeKey":
-			d.key = d.text(&dr, m, maxText)
+			d.key = dr.text(m, maxText)
 		case "sentAt": // of the request, not of the event
 		default:
 			d.rest(&dr, m)
 		}
-	})
-	if i < 0 {
+	}
+	if i = members.After; i < 0 {
 		return -1
 	}
 	main, other := properties, traits
 	if kind == "identify" || kind == "group" {
 		main, other = traits, properties
 	}
-	if main.raw != nil {
-		dr.properties = d.objectOf(&dr, main)
+	if main.Raw() != nil {
+		dr.properties = dr.object(&main)
 	}
-	if other.raw != nil {
-		d.rest(&dr, other)
+	if other.Raw() != nil {
+		d.rest(&dr, &other)
 	}
-	if context.raw == nil && shared != nil {
-		context.raw = shared
-		d.rest(&dr, member{name: []byte("context"), head: []byte(`"context":`), raw: shared})
+	around := context.Raw()
+	if around == nil && shared != nil {
+		around = shared
+		d.putBy([]byte(`"context":`), shared)
 	}
 	switch kind {
 	case "track":
@@ -152,9 +161,9 @@ func (d *decoder) segmentCall(i int, kind string, shared []byte) int {
 	}
 	dr.e.Name = name
 	if dr.bad.reason == "" {
-		dr.e.PageURL = first(lookup(dr.properties, "url"), lookup(context.raw, "page", "url"))
-		dr.e.Referrer = first(lookup(dr.properties, "referrer"), lookup(context.raw, "page", "referrer"))
-		dr.e.UserAgent = lookup(context.raw, "userAgent")
+		dr.e.PageURL = first(lookup(dr.properties, "url"), lookup(around, "page", "url"))
+		dr.e.Referrer = first(lookup(dr.properties, "referrer"), lookup(around, "page", "referrer"))
+		dr.e.UserAgent = lookup(around, "userAgent")
 	}
 	d.finish(&dr, i-begin)
 	return i

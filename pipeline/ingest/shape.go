@@ -3,7 +3,7 @@ package ingest
 import (
 	"bytes"
 	"fmt"
-	"strings"
+	"slices"
 	"unsafe"
 
 	"github.com/valyala/fasthttp"
@@ -67,50 +67,6 @@ type exchange struct {
 	shape *shape
 }
 
-// member is one member of an object. Its bytes lie in the body.
-type member struct {
-	name []byte        // without escapes
-	head []byte        // the name, quoted, up to its value
-	raw  []byte        // the value
-	flaw jsontext.Flaw // of the name or the value
-	at   int           // where that is
-}
-
-// walk calls f with each member of the object at i, and gives the index after it, or -1.
-func (d *decoder) walk(i int, f func(member)) int {
-	b := d.s.Text
-	i = d.s.Space(i + 1)
-	if i < len(b) && b[i] == '}' {
-		return i + 1
-	}
-	for {
-		d.s.Flaw = jsontext.FlawNone
-		start := i
-		value, escaped := d.s.Key(i)
-		if value < 0 {
-			return -1
-		}
-		name := b[start+1 : start+bytes.LastIndexByte(b[start:value], '"')]
-		if escaped && d.s.Flaw == jsontext.FlawNone {
-			name = bytes.Clone(name)
-			name = name[:jsontext.Unescape(name)]
-		}
-		if i = d.s.Value(value); i < 0 {
-			return -1
-		}
-		f(member{name, b[start:value], b[value:i], d.s.Flaw, d.s.FlawAt})
-		i = d.s.Space(i)
-		if i < len(b) && b[i] == ',' {
-			i = d.s.Space(i + 1)
-			continue
-		}
-		if i < len(b) && b[i] == '}' {
-			return i + 1
-		}
-		return d.s.Fail(i, `"," or "}" should follow a member of an object`)
-	}
-}
-
 // draft is an event of another system on its way to being one of ours.
 type draft struct {
 	e pipeline.Event
@@ -124,33 +80,44 @@ type draft struct {
 	inside     string
 }
 
+// refuse keeps the first reason why the event can't be stored.
 func (dr *draft) refuse(field, reason, cause string) {
 	if dr.bad.reason == "" {
 		dr.bad = refusal{field: field, reason: reason, cause: cause}
 	}
 }
 
-// check refuses what can't be stored, and says whether the member has a value at all.
-func (d *decoder) check(dr *draft, m member) bool {
-	if m.flaw != jsontext.FlawNone {
-		dr.refuse(cut(m.name), fmt.Sprintf("%s, at byte %d of the body", flawReason(m.flaw), m.at), flawCause(m.flaw))
+// flawed refuses a member whose name or value PostgreSQL cannot store.
+func (dr *draft) flawed(m *jsontext.Member) {
+	f, what := m.Flaw, ""
+	if m.NameFlaw != jsontext.FlawNone {
+		f, what = m.NameFlaw, "the name of the field "
 	}
-	return m.flaw == jsontext.FlawNone && m.raw[0] != 'n'
+	dr.refuse(cut(m.Name()), fmt.Sprintf("%s%s, at byte %d of the body", what, flawReason(f), m.FlawAt), flawCause(f))
+}
+
+// check refuses what can't be stored, and reports whether the member has a value at all.
+func (dr *draft) check(m *jsontext.Member) bool {
+	if m.NameFlaw != jsontext.FlawNone || m.Flaw != jsontext.FlawNone {
+		dr.flawed(m)
+		return false
+	}
+	return m.Raw()[0] != 'n'
 }
 
 // text gives the text of a member. Numbers and truth values, which loosely typed clients send as ids, are taken as they
 // are written. The body is left as it is.
-func (d *decoder) text(dr *draft, m member, most int) string {
-	if !d.check(dr, m) {
+func (dr *draft) text(m *jsontext.Member, most int) string {
+	if !dr.check(m) {
 		return ""
 	}
-	t, ok := plainText(m.raw)
+	t, ok := plainText(m.Raw())
 	switch {
 	case !ok:
-		dr.refuse(string(m.name), "must be a string, not "+given(m.raw), "type")
+		dr.refuse(string(m.Name()), "must be a string, not "+given(m.Raw()), "type")
 		return ""
 	case len(t) > most:
-		dr.refuse(string(m.name), fmt.Sprintf("is %d bytes long; %d are allowed", len(t), most), "too_long")
+		dr.refuse(string(m.Name()), fmt.Sprintf("is %d bytes long; %d are allowed", len(t), most), "too_long")
 		return ""
 	}
 	return t
@@ -171,25 +138,25 @@ func plainText(raw []byte) (string, bool) {
 	return unsafe.String(unsafe.SliceData(raw), len(raw)), true
 }
 
-// object keeps a member that should be an object, and gives nil where it is none.
-func (d *decoder) objectOf(dr *draft, m member) []byte {
-	if !d.check(dr, m) {
+// object returns a member that should be an object, or nil where it is not one.
+func (dr *draft) object(m *jsontext.Member) []byte {
+	if !dr.check(m) {
 		return nil
 	}
-	if m.raw[0] != '{' {
-		dr.refuse(string(m.name), "must be a JSON object, not "+given(m.raw), "type")
+	if m.Raw()[0] != '{' {
+		dr.refuse(string(m.Name()), "must be a JSON object, not "+given(m.Raw()), "type")
 		return nil
 	}
-	return m.raw
+	return m.Raw()
 }
 
 // rest keeps a member that no column holds.
-func (d *decoder) rest(dr *draft, m member) {
-	if m.flaw != jsontext.FlawNone {
-		d.check(dr, m)
+func (d *decoder) rest(dr *draft, m *jsontext.Member) {
+	if m.NameFlaw != jsontext.FlawNone || m.Flaw != jsontext.FlawNone {
+		dr.flawed(m)
 		return
 	}
-	d.unknown = append(append(append(d.unknown, m.head...), m.raw...), ',')
+	d.putBy(m.Head(), m.Raw())
 }
 
 // lookup gives the text at a path of names inside an object without flaws, or "" where there is none.
@@ -215,14 +182,14 @@ func pick(object []byte, names [8]string) (texts [8]string) {
 }
 
 func search(object []byte, names [8]string) (raw [8][]byte) {
-	in := decoder{s: jsontext.Scanner{Text: object, MaxDepth: 1 << 30}}
-	in.walk(0, func(m member) {
+	s := jsontext.Scanner{Text: object, MaxDepth: 1 << 30}
+	for members := s.Members(0); members.Next(); {
 		for i, name := range names {
-			if string(m.name) == name {
-				raw[i] = m.raw
+			if string(members.Name()) == name {
+				raw[i] = members.Raw()
 			}
 		}
-	})
+	}
 	return raw
 }
 
@@ -238,10 +205,14 @@ func columnText(raw []byte) string {
 // finish makes the draft an event, or a refusal. size is how long it is as JSON.
 func (d *decoder) finish(dr *draft, size int) {
 	if size > d.cfg.MaxEventBytes {
-		dr.refuse("", fmt.Sprintf("the event is %d bytes of JSON; %d are allowed (ingest.max-event-bytes)", size, d.cfg.MaxEventBytes), "too_long")
+		dr.refuse("", fmt.Sprintf("the event is %d bytes of JSON; %d are allowed (ingest.max-event-bytes)",
+			size, d.cfg.MaxEventBytes), "too_long")
+	}
+	if dr.inside == "" && dr.e.Name == "" {
+		dr.refuse("event_name", "is required", "missing")
 	}
 	if dr.bad.reason == "" {
-		dr.bad = d.identify(&dr.e, dr.id, dr.when, dr.idName, dr.whenName)
+		d.identify(dr)
 	}
 	if dr.bad.reason != "" {
 		d.refuse(dr.bad.field, dr.bad.reason, dr.bad.cause)
@@ -250,12 +221,9 @@ func (d *decoder) finish(dr *draft, size int) {
 	dr.e.ReceivedAt = d.now
 	dr.e.Properties = dr.properties
 	if n := len(d.unknown); n > 0 {
-		var b strings.Builder
-		b.Grow(n + len(dr.inside) + 8)
-		b.WriteString(`"` + dr.inside + `":{`)
-		b.Write(d.unknown[:n-1])
-		b.WriteString("},")
-		d.unknown = append(d.unknown[:0], b.String()...)
+		if dr.inside != "" {
+			d.unknown = slices.Concat([]byte(`"`+dr.inside+`":{`), d.unknown[:n-1], []byte("},"))
+		}
 		dr.e.Properties = d.merge(dr.properties)
 	}
 	d.events = append(d.events, dr.e)

@@ -14,31 +14,40 @@ import (
 const maxUnknown = 64
 
 // keep deals with a field that events do not have: it refuses it, with the field that may have been meant, or puts
-// it by for properties. member is its name and colon as they were sent.
-func (d *decoder) keep(member, name, raw []byte) refusal {
+// it by for properties.
+func (d *decoder) keep(dr *draft, m *jsontext.Member) {
 	if !d.cfg.KeepUnknownFields {
 		reason := "no such field"
-		if meant := suggest(string(name)); meant != "" {
+		if meant := suggest(string(m.Name())); meant != "" {
 			reason += fmt.Sprintf("; did you mean %q?", meant)
 		} else {
 			reason += "; put it into properties, or set ingest.keep-unknown-fields"
 		}
-		return refusal{field: cut(name), reason: reason, cause: "unknown_field"}
+		dr.refuse(cut(m.Name()), reason, "unknown_field")
+		return
 	}
-	if d.s.Flaw != jsontext.FlawNone {
-		return refusal{field: cut(name), reason: fmt.Sprintf("%s, at byte %d of the body", flawReason(d.s.Flaw), d.s.FlawAt), cause: flawCause(d.s.Flaw)}
+	if m.Flaw != jsontext.FlawNone {
+		dr.flawed(m)
+		return
 	}
 	for _, n := range d.names {
-		if bytes.Equal(n, name) {
-			return refusal{field: cut(name), reason: "appears twice in this event", cause: "duplicate_field"}
+		if bytes.Equal(n, m.Name()) {
+			dr.refuse(cut(m.Name()), "appears twice in this event", "duplicate_field")
+			return
 		}
 	}
 	if len(d.names) == maxUnknown {
-		return refusal{field: cut(name), reason: fmt.Sprintf("is one unknown field more than the %d that can be kept; put them into properties", maxUnknown), cause: "unknown_field"}
+		dr.refuse(cut(m.Name()), fmt.Sprintf("is one unknown field more than the %d that can be kept; put them into properties",
+			maxUnknown), "unknown_field")
+		return
 	}
-	d.names = append(d.names, name)
-	d.unknown = append(append(append(d.unknown, member...), raw...), ',')
-	return refusal{}
+	d.names = append(d.names, m.Name())
+	d.putBy(m.Head(), m.Raw())
+}
+
+// putBy keeps a member for properties.
+func (d *decoder) putBy(head, raw []byte) {
+	d.unknown = append(append(append(d.unknown, head...), raw...), ',')
 }
 
 // merge puts the fields that keep put by before the members of properties, so that of two with one name the one in
