@@ -3,10 +3,14 @@
 // An Event comes in at the socket and ends as a row; the rules turn some events into decisions, which are rows of the
 // outbox; a Lease is the right to deliver one of those rows for a while, and a Result says how that went. The stages
 // live in the folders below, each handing slices of these types to the next. This package imports only the standard
-// library, so that every stage and every client can use it.
+// library and how JSON is written, so that every stage and every client can use it.
 package pipeline
 
-import "time"
+import (
+	"time"
+
+	"sluice.example/sluice/internal/jsontext"
+)
 
 // Event is one fact that a client reported. Past the ingest stage an Event is valid by construction: PostgreSQL can
 // store every field of it. Its strings and bytes belong to the Event and are never written to again, so Events may be
@@ -50,6 +54,39 @@ const eventOverhead = 320
 func (e *Event) Size() int {
 	return eventOverhead + len(e.ClientID) + len(e.Name) + len(e.AnonymousID) + len(e.UserID) + len(e.SessionID) +
 		len(e.PageURL) + len(e.Referrer) + len(e.UserAgent) + len(e.Properties)
+}
+
+// SentID returns the id as the client sent it, which is the UUID where that was one.
+func (e *Event) SentID() string {
+	if e.ClientID != "" {
+		return e.ClientID
+	}
+	return e.ID.String()
+}
+
+// AppendJSON appends the event as it was posted, so that it could be posted again: under the names of the API, without
+// what the client left out (so also without a time that is not its own, see TimeUnknown). The properties stay byte for
+// byte, so that numbers keep their digits; nothing here looks into them.
+func (e *Event) AppendJSON(b []byte) []byte {
+	b = jsontext.AppendString(append(b, `{"event_id":`...), e.SentID())
+	b = jsontext.AppendString(append(b, `,"event_name":`...), e.Name)
+	if !e.TimeUnknown {
+		b = append(b, `,"occurred_at":"`...)
+		b = append(e.OccurredAt.UTC().AppendFormat(b, time.RFC3339Nano), '"')
+	}
+	for _, f := range [...]struct{ name, value string }{
+		{"anonymous_id", e.AnonymousID}, {"user_id", e.UserID}, {"session_id", e.SessionID},
+		{"page_url", e.PageURL}, {"referrer", e.Referrer}, {"user_agent", e.UserAgent},
+	} {
+		if f.value != "" {
+			b = append(append(append(b, `,"`...), f.name...), `":`...)
+			b = jsontext.AppendString(b, f.value)
+		}
+	}
+	if len(e.Properties) > 0 {
+		b = append(append(b, `,"properties":`...), e.Properties...)
+	}
+	return append(b, '}')
 }
 
 // Outcome is what became of one event.

@@ -51,6 +51,23 @@ func TestHashUUIDIsVersion8(t *testing.T) {
 	}
 }
 
+func TestEventAsItWasPosted(t *testing.T) {
+	at := time.Date(2026, 11, 30, 13, 0, 0, 120000, time.FixedZone("", 3600))
+	id, _ := ParseUUID("0190163d-8694-739b-aea5-966c26f8ad91")
+	check := func(e Event, want string) {
+		t.Helper()
+		if got := string(e.AppendJSON([]byte("x"))); got != "x"+want {
+			t.Errorf("%+v is written\n%s, want\n%s", e, got, "x"+want)
+		}
+	}
+	check(Event{ID: id, Name: "n", OccurredAt: at},
+		`{"event_id":"0190163d-8694-739b-aea5-966c26f8ad91","event_name":"n","occurred_at":"2026-11-30T12:00:00.00012Z"}`)
+	check(Event{ID: id, ClientID: "order\n17", Name: `"ž"<`, OccurredAt: at, TimeUnknown: true, AnonymousID: "a", UserID: "u",
+		SessionID: "s", PageURL: "p", Referrer: "r", UserAgent: "ua", Properties: []byte(`{"n": 1.50}`)},
+		`{"event_id":"order\n17","event_name":"\"ž\"<","anonymous_id":"a","user_id":"u","session_id":"s",`+
+			`"page_url":"p","referrer":"r","user_agent":"ua","properties":{"n": 1.50}}`)
+}
+
 func TestOverloadedIs(t *testing.T) {
 	err := fmt.Errorf("buffer: %w", &Overloaded{RetryAfter: time.Second, Remedy: "raise buffer.max-bytes"})
 	if !errors.Is(err, ErrOverloaded) || errors.Is(err, ErrClosed) {
@@ -58,8 +75,8 @@ func TestOverloadedIs(t *testing.T) {
 	}
 }
 
-// TestImports holds the layering: the root imports only the standard library, a stage imports the root and no other
-// stage, pgx stays where SQL runs and fasthttp at the edge and in the sender.
+// TestImports holds the layering: the root imports the standard library and jsontext, a stage imports the root and no
+// other stage, pgx stays where SQL runs and fasthttp at the edge and in the sender.
 func TestImports(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", "{{.ImportPath}}{{range .Imports}} {{.}}{{end}}", "sluice.example/sluice/...").CombinedOutput()
 	if err != nil {
@@ -68,6 +85,7 @@ func TestImports(t *testing.T) {
 	sql := []string{"copyin", "evaluate", "sweep", "claim", "retain", "schema"}
 	http := []string{"ingest", "deliver"}
 	mechanisms := []string{"duration", "jsontext", "pgcopy", "spell", "wait", "yamlfile"} // of internal/, for every stage
+	const jsontext = "sluice.example/sluice/internal/jsontext"
 	for line := range strings.Lines(string(out)) {
 		f := strings.Fields(line)
 		pkg, imports := f[0], f[1:]
@@ -79,8 +97,10 @@ func TestImports(t *testing.T) {
 			mechanism, _ := strings.CutPrefix(imp, "sluice.example/sluice/internal/")
 			inside := strings.HasPrefix(imp+"/", "sluice.example/sluice/pipeline/"+stage+"/")
 			switch {
-			case pkg == "sluice.example/sluice/pipeline" && !std:
-				t.Errorf("%s imports %s; the root imports only the standard library", pkg, imp)
+			case pkg == "sluice.example/sluice/pipeline" && !std && imp != jsontext:
+				t.Errorf("%s imports %s; the root imports only the standard library and %s", pkg, imp, jsontext)
+			case pkg == jsontext && !std:
+				t.Errorf("%s imports %s; what the root imports, imports only the standard library", pkg, imp)
 			case isStage && own && imp != "sluice.example/sluice/pipeline" && !inside && !slices.Contains(mechanisms, mechanism):
 				t.Errorf("%s imports %s; a stage imports the root and internal/%s, and nothing else of ours",
 					pkg, imp, strings.Join(mechanisms, ", internal/"))

@@ -225,7 +225,7 @@ func quarantine(ctx context.Context, tx pgx.Tx, b *batch) error {
 		tenants = append(tenants, e.Tenant)
 		ids = append(ids, pgtype.UUID{Bytes: e.ID, Valid: true})
 		times = append(times, e.OccurredAt)
-		events = append(events, appendEventJSON(nil, e))
+		events = append(events, e.AppendJSON(nil))
 		states = append(states, r.sqlstate)
 		reasons = append(reasons, r.reason)
 	}

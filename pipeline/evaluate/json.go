@@ -93,24 +93,12 @@ func appendMap(dst []byte, m traits.Mapper) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
-// appendEvent appends the whole event, under the names by which it was posted.
+// appendEvent appends the whole event, under the names by which it was posted. It has a time in any case: the one by
+// which the rules decide.
 func appendEvent(dst []byte, e *pipeline.Event) []byte {
-	dst = append(appendString(append(dst, `{"event_id":`...), eventID(e)), `,"event_name":`...)
-	dst = append(appendString(dst, e.Name), `,"occurred_at":`...)
-	dst = appendTime(dst, e.OccurredAt)
-	for _, f := range [...]struct{ name, val string }{
-		{"anonymous_id", e.AnonymousID}, {"user_id", e.UserID}, {"session_id", e.SessionID},
-		{"page_url", e.PageURL}, {"referrer", e.Referrer}, {"user_agent", e.UserAgent},
-	} {
-		if f.val != "" {
-			dst = append(append(append(dst, `,"`...), f.name...), `":`...)
-			dst = appendString(dst, f.val)
-		}
-	}
-	if len(e.Properties) > 0 {
-		dst = append(append(dst, `,"properties":`...), e.Properties...)
-	}
-	return append(dst, '}')
+	timed := *e
+	timed.TimeUnknown = false
+	return timed.AppendJSON(dst)
 }
 
 func appendTime(dst []byte, t time.Time) []byte {
