@@ -1,7 +1,7 @@
-.PHONY: help setup build run demo test fuzz race lint bench bench-quick figures loadtest
+.PHONY: help setup build run demo test fuzz race lint tidy bench bench-quick figures loadtest
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # "./..." ends where the next go.mod begins, so what is for all of the code runs in the folder of each.
-MODULES = $(sort $(dir $(shell git ls-files '*go.mod')))
+MODULES = $(sort $(dir $(shell find . -name node_modules -prune -o -name go.mod -print)))
 in_each_module = @for module in $(MODULES); do (cd $$module && $(1)) || exit 1; done
 
 help: ## this list
@@ -38,6 +38,9 @@ lint: ## gofmt, go vet, staticcheck
 	$(call in_each_module,go vet ./...)
 	$(call in_each_module,go run $(STATICCHECK) ./...)
 
+tidy: ## go mod tidy in every module, after a change of imports
+	$(call in_each_module,go mod tidy)
+
 bench: setup build ## each path beside its floor, about 10 minutes: a table here, charts in bench/out/report.html
 	bin/pipeline bench
 	go test -run '^$$' -bench FollowTheAdvice -benchtime 1x ./bench/capacity
@@ -51,4 +54,5 @@ bench-quick: setup build ## the same in two minutes, with a wider spread
 
 SCRIPT ?= smoke
 loadtest: setup build ## load by k6, which you have to install: make loadtest SCRIPT=ramp; loadtest/README.md lists the scripts
-	go run ./loadtest/run -script $(SCRIPT)
+	go build -C loadtest -o ../bin/loadtest ./run
+	bin/loadtest -script $(SCRIPT)

@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 
 var program = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(programFolder, "pipeline")
-	out, err := exec.Command("go", "build", "-o", path, "sluice.example/sluice/cmd/pipeline").CombinedOutput()
+	out, err := exec.Command("go", "build", "-C", "..", "-o", path, "./cmd/pipeline").CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("go build: %w\n%s", err, out)
 	}

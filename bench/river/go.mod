@@ -2,7 +2,11 @@ module sluice.example/sluice/bench/river
 
 go 1.26.0
 
-replace sluice.example/sluice => ../..
+replace (
+	sluice.example/sluice => ../..
+	sluice.example/sluice/inbox => ../../inbox
+	sluice.example/sluice/outbox => ../../outbox
+)
 
 require (
 	github.com/jackc/pgx/v5 v5.13.0
@@ -10,7 +14,7 @@ require (
 	github.com/riverqueue/river v0.51.2
 	github.com/riverqueue/river/riverdriver/riverpgxv5 v0.51.2
 	github.com/valyala/fasthttp v1.78.0
-	sluice.example/sluice v0.0.0-00010101000000-000000000000
+	sluice.example/sluice v0.0.0
 )
 
 require (
@@ -45,7 +49,3 @@ require (
 	golang.org/x/time v0.16.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 )
-
-replace sluice.example/sluice/outbox => ../../outbox
-
-replace sluice.example/sluice/inbox => ../../inbox

@@ -34,7 +34,8 @@ echo "$URL $ADMIN $RECEIVER" > "$K6_WEB_DASHBOARD_EXPORT"
 		t.Fatal(err)
 	}
 	program := filepath.Join(bin, "pipeline")
-	if b, err := exec.Command("go", "build", "-o", program, "sluice.example/sluice/cmd/pipeline").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-C", "../..", "-o", program, "./cmd/pipeline")
+	if b, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, b)
 	}
 	t.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH"))
