@@ -11,18 +11,15 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-// lines reads a destination that is a file of JSON lines, or stdout.
-func (p *parser) lines(m *mapping, d *Destination) {
-	path, ok := m.str("path")
-	if !ok || path == "" {
-		p.add(m.node, "%s: needs path: a file, or - for stdout", m.what)
-	}
-	sync := m.boolean("sync")
-	d.open = func(guard) sink { return &file{path: path, sync: sync} }
+// file reads a destination that is a file of JSON lines, or stdout.
+func (r *reader) file() {
+	path, sync := r.String("path"), r.Bool("sync", false)
+	r.Require("path", "a file, or - for stdout")
+	r.d.open = func(guard) sink { return &fileSink{path: path, sync: sync} }
 }
 
-// file appends one line for each message. The file is opened for each one, so that it may be moved away at any time.
-type file struct {
+// fileSink appends one line for each message. The file is opened for each one, so that it may be moved away at any time.
+type fileSink struct {
 	path string
 	sync bool // to the disk before a message counts as sent
 
@@ -30,7 +27,7 @@ type file struct {
 	aborted bool
 }
 
-func (f *file) send(lease *pipeline.Lease, _, _ time.Time) answer {
+func (f *fileSink) send(lease *pipeline.Lease, _, _ time.Time) answer {
 	line := appendLine(nil, lease)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -82,10 +79,10 @@ func appendLine(b []byte, lease *pipeline.Lease) []byte {
 	return append(b, '\n')
 }
 
-func (f *file) abort() {
+func (f *fileSink) abort() {
 	f.mu.Lock()
 	f.aborted = true
 	f.mu.Unlock()
 }
 
-func (f *file) close() {}
+func (f *fileSink) close() {}

@@ -16,14 +16,14 @@ import (
 )
 
 // nats reads a destination that publishes to NATS JetStream.
-func (p *parser) nats(m *mapping, d *Destination) {
-	n := &natsSink{timeout: d.timeout}
-	allowPrivate := m.boolean("allow_private")
-	d.web.url = p.address(m, "nats", "tls")
-	config := p.tls(m)
-	n.subject, _ = m.str("subject")
-	if n.subject == "" || strings.ContainsAny(n.subject, " \t\r\n*>") || strings.Contains("."+n.subject+".", "..") {
-		p.add(m.node, "%s: needs subject: what to publish to, without wildcards", m.what)
+func (r *reader) nats() {
+	d := r.d
+	allowPrivate := r.Bool("allow_private", false)
+	d.web.url = r.address("nats", "tls")
+	config := r.tls()
+	subject := r.String("subject")
+	if subject == "" || strings.ContainsAny(subject, " \t\r\n*>") || strings.Contains("."+subject+".", "..") {
+		r.Fault("subject", "needs subject: what to publish to, without wildcards")
 	}
 	options := []nats.Option{
 		nats.Name(userAgent),
@@ -32,20 +32,25 @@ func (p *parser) nats(m *mapping, d *Destination) {
 		nats.Timeout(d.timeout),
 		nats.NoEcho(),
 	}
-	if tokens := p.secrets(m, "token"); len(tokens) == 1 {
+	if tokens := r.secrets("token"); len(tokens) == 1 {
 		d.secrets = append(d.secrets, tokens...)
 		options = append(options, nats.Token(tokens[0]))
 	} else if len(tokens) > 1 {
-		p.add(m.node, "%s: takes one token", m.what)
+		r.Fault("token_env", "takes one token")
 	}
-	if file, ok := m.str("credentials_file"); ok {
+	if file := r.String("credentials_file"); file != "" {
 		options = append(options, nats.UserCredentials(file))
 	}
 	if d.web.url != nil && d.web.url.Scheme == "tls" {
 		options = append(options, nats.Secure(config))
 	}
 	d.open = func(g guard) sink {
-		opened := &natsSink{subject: n.subject, timeout: d.timeout, dialer: newDialer(g, allowPrivate), url: d.web.url.String()}
+		opened := &natsSink{
+			subject: subject,
+			url:     d.web.url.String(),
+			timeout: d.timeout,
+			dialer:  newDialer(g, allowPrivate),
+		}
 		opened.options = append(options[:len(options):len(options)], nats.SetCustomDialer(natsDialer{opened.dialer, d.timeout}))
 		return opened
 	}

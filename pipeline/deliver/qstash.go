@@ -1,9 +1,7 @@
 package deliver
 
 import (
-	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
@@ -15,47 +13,44 @@ import (
 )
 
 // qstash reads a destination that publishes to Upstash QStash, which then calls the real receiver.
-func (p *parser) qstash(m *mapping, d *Destination) {
-	q := qstash{}
-	if m.get("url") == nil && m.get("url_env") == nil {
-		d.web.url, _ = url.Parse("https://qstash.upstash.io")
+func (r *reader) qstash() {
+	d, q := r.d, qstash{}
+	if !r.Has("url") && !r.Has("url_env") {
+		d.web.url = &url.URL{Scheme: "https", Host: "qstash.upstash.io"}
 	} else {
-		d.web.url = p.address(m, "https", "http")
+		d.web.url = r.address("https", "http")
 	}
-	p.http(m, d)
-	tokens := p.secrets(m, "token")
+	r.http()
+	tokens := r.secrets("token")
 	d.secrets = append(d.secrets, tokens...)
 	if len(tokens) != 1 {
-		p.add(m.node, "%s: needs one token_env or token_file", m.what)
+		r.Fault("token_env", "needs one token_env or token_file")
 	} else {
 		q.token = tokens[0]
 	}
-	to, ok := m.str("to")
-	if name, env := m.str("to_env"); env && !ok {
-		if to, ok = p.lookupEnv(name); !ok {
-			p.add(m.get("to_env"), "%s: the environment has no %s", m.what, name)
-		}
+	to := r.String("to")
+	if name := r.String("to_env"); name != "" && to == "" {
+		to, _ = r.env("to_env", name)
 	}
 	// It is a URL that QStash calls, or the name of a group of them; it goes into the path as it is.
 	if to == "" || strings.ContainsAny(to, " \t\r\n\"<>#") {
-		p.add(m.node, "%s: needs to or to_env: the receiver's full URL, or the name of a URL group", m.what)
+		r.Fault("to", "needs to or to_env: the receiver's full URL, or the name of a URL group")
 	}
 	path := "/v2/publish/"
-	if queue, ok := m.str("queue"); ok {
+	if queue := r.String("queue"); queue != "" {
 		path = "/v2/enqueue/" + url.PathEscape(queue) + "/"
 	}
 	if d.web.url != nil {
 		q.url = strings.TrimRight(d.web.url.String(), "/") + path + to
 	}
 	q.set("Upstash-Method", "POST")
-	retries := -1
-	if m.number("retries", &retries, 0, 1000); retries >= 0 {
-		q.set("Upstash-Retries", strconv.Itoa(retries))
+	if r.Has("retries") {
+		q.set("Upstash-Retries", strconv.Itoa(r.Int("retries", 0, 0, 1000)))
 	}
 	for _, s := range qstashHeaders {
-		if value, ok := m.str(s.setting); ok {
+		if value := r.String(s.setting); value != "" {
 			if value != cleanHeader(value) {
-				p.add(m.get(s.setting), "%s: %s has a line break inside", m.what, s.setting)
+				r.Fault(s.setting, "has a line break inside")
 			}
 			q.set(s.header, value)
 		}
@@ -64,7 +59,7 @@ func (p *parser) qstash(m *mapping, d *Destination) {
 	for i := range d.web.headers {
 		d.web.headers[i][0] = "Upstash-Forward-" + d.web.headers[i][0]
 	}
-	secrets := p.secrets(m, "secret")
+	secrets := r.secrets("secret")
 	d.secrets = append(d.secrets, secrets...)
 	if len(secrets) > 0 {
 		q.plain = newMAC([]byte(secrets[0]))
@@ -122,13 +117,6 @@ func (q *qstash) send(lease *pipeline.Lease, now, deadline time.Time) answer {
 		a.hold = qstashHold(a.status, func(name string) string { return string(resp.Header.Peek(name)) }, now)
 	})
 	return a
-}
-
-// dedupID is the same for every attempt, so that a publish whose answer was lost is not doubled, and another one after an
-// operator's retry, which the broker must not swallow. Hexadecimal: some regions refuse a colon.
-func dedupID(lease *pipeline.Lease) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%d", lease.IdempotencyKey, lease.Redrives))
-	return hex.EncodeToString(sum[:])
 }
 
 // configHold is how long a destination is left alone that refuses the token, or does not know the queue: only an operator

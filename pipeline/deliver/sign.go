@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"go.yaml.in/yaml/v3"
+	"sluice.example/sluice/internal/spell"
 )
 
 // signer sets the headers by which a receiver knows that a message is ours.
@@ -40,21 +40,18 @@ type version struct {
 var signatureStyles = []string{"standard-webhooks", "x-signature", "github", "stripe", "none"}
 
 // signer reads signatures: which styles to send; the first two where the file does not say.
-func (p *parser) signer(m *mapping, secrets []string) (s signer) {
-	styles := m.strings("signatures")
-	where := m.get("signatures")
-	if where == nil {
-		where = m.node
-	}
+func (r *reader) signer(secrets []string) (s signer) {
+	styles := r.Strings("signatures")
 	if len(styles) == 1 && styles[0] == "none" {
 		if len(secrets) > 0 {
-			p.add(where, "%s: signatures are none, but a secret is given", m.what)
+			r.Fault("signatures", "none, but a secret is given")
 		}
 		return signer{standard: true} // the id and the time, unsigned
 	}
 	if len(secrets) == 0 {
-		if m.get("secret_env") == nil && m.get("secret_file") == nil {
-			p.add(where, "%s: needs secret_env or secret_file to sign with; to send unsigned, set signatures: none", m.what)
+		if !r.Has("secret_env") && !r.Has("secret_file") {
+			r.File().Fault(r.Node(), r.Where,
+				"needs secret_env or secret_file to sign with; to send unsigned, set signatures: none")
 		}
 		return signer{}
 	}
@@ -75,12 +72,12 @@ func (p *parser) signer(m *mapping, secrets []string) (s signer) {
 		case style == "standard-webhooks":
 			s.standard = true
 			for _, secret := range secrets {
-				s.versions = append(s.versions, p.version(m, where, secret)...)
+				s.versions = append(s.versions, r.version(secret)...)
 			}
-		case !contains(signatureStyles, style) || style == "none":
-			p.add(where, "%s: unknown style of signature %q%s", m.what, style, didYouMean(style, signatureStyles))
+		case !slices.Contains(signatureStyles, style) || style == "none":
+			r.Fault("signatures", "unknown style of signature %q%s", style, spell.DidYouMean(style, signatureStyles))
 		case len(shared) == 0:
-			p.add(where, "%s: %s needs a secret that is no private key (whsk_)", m.what, style)
+			r.Fault("signatures", "%s needs a secret that is not a private key (whsk_)", style)
 		case style == "x-signature":
 			s.plain = newMAC([]byte(shared[0]))
 		case style == "github":
@@ -94,8 +91,8 @@ func (p *parser) signer(m *mapping, secrets []string) (s signer) {
 	return s
 }
 
-// version reads the key inside a secret; it gives none where that is wrong. No error quotes the secret.
-func (p *parser) version(m *mapping, where *yaml.Node, secret string) []version {
+// version reads the key inside a secret, and returns none where that is wrong. No fault quotes the secret.
+func (r *reader) version(secret string) []version {
 	secret = strings.TrimPrefix(secret, "v1,") // as some consoles show it
 	prefix := ""
 	for _, known := range []string{"whsec_", "whsk_", "whpk_"} {
@@ -103,23 +100,30 @@ func (p *parser) version(m *mapping, where *yaml.Node, secret string) []version 
 			prefix = known
 		}
 	}
+	at := "secret_file"
+	if r.Has("secret_env") {
+		at = "secret_env"
+	}
 	key, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(strings.TrimPrefix(secret, prefix), "="))
 	switch {
 	case err != nil && prefix == "":
 		// Verifiers read a secret without its prefix as base64 too; taken as plain bytes, no signature would fit.
-		p.add(where, "%s: a secret is not base64, which Standard Webhooks needs: make one of whsec_ and the base64 of 32 random bytes, or set signatures: x-signature", m.what)
+		r.Fault(at, "a secret is not base64, which Standard Webhooks needs: make one of whsec_ and the base64 of "+
+			"32 random bytes, or set signatures: x-signature")
 	case err != nil:
-		p.add(where, "%s: a secret is not base64 after %s", m.what, prefix)
+		r.Fault(at, "a secret is not base64 after %s", prefix)
 	case prefix == "whpk_":
-		p.add(where, "%s: a secret is a public key (whpk_): to sign, the private key (whsk_) is needed", m.what)
+		r.Fault(at, "a secret is a public key (whpk_): to sign, the private key (whsk_) is needed")
 	case prefix == "whsk_" && len(key) == ed25519.SeedSize:
 		return []version{{ed25519: ed25519.NewKeyFromSeed(key)}}
 	case prefix == "whsk_" && len(key) == ed25519.PrivateKeySize:
 		return []version{{ed25519: key}}
 	case prefix == "whsk_":
-		p.add(where, "%s: a private key has %d bytes after whsk_: ed25519 has %d, or %d without the public key", m.what, len(key), ed25519.PrivateKeySize, ed25519.SeedSize)
+		r.Fault(at, "a private key has %d bytes after whsk_: ed25519 has %d, or %d without the public key", len(key),
+			ed25519.PrivateKeySize, ed25519.SeedSize)
 	case len(key) < minSecret:
-		p.add(where, "%s: a secret has %d bytes after whsec_: Standard Webhooks needs at least %d, for example whsec_ and the base64 of 32 random bytes", m.what, len(key), minSecret)
+		r.Fault(at, "a secret has %d bytes after whsec_: Standard Webhooks needs at least %d, for example whsec_ and "+
+			"the base64 of 32 random bytes", len(key), minSecret)
 	default:
 		return []version{{hmac: newMAC(key)}}
 	}

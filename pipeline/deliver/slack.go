@@ -12,12 +12,13 @@ import (
 )
 
 // slack reads a destination that is a Slack incoming webhook. Its address is the secret.
-func (p *parser) slack(m *mapping, d *Destination) {
-	if n := m.get("url"); n != nil {
-		p.add(n, "%s: the address of a Slack webhook is a secret: use url_env", m.what)
+func (r *reader) slack() {
+	d := r.d
+	if r.Has("url") {
+		r.Fault("url", "the address of a Slack webhook is a secret: use url_env")
 	}
-	d.web.url = p.address(m, "https", "http")
-	p.http(m, d)
+	d.web.url = r.address("https", "http")
+	r.http()
 	if d.web.url != nil {
 		d.secrets = append(d.secrets, d.web.url.Path)
 	}

@@ -1,0 +1,176 @@
+package deliver
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+	"go.yaml.in/yaml/v3"
+
+	"sluice.example/sluice/internal/yamlfile"
+	"sluice.example/sluice/pipeline"
+)
+
+// http reads what all sinks that speak HTTP have in common.
+func (r *reader) http() {
+	w := &r.d.web
+	w.allowPrivate = r.Bool("allow_private", false)
+	w.tls = r.tls()
+	r.eachHeader("headers", func(n *yaml.Node, name, value string) { r.addHeader("headers", n, name, value) })
+	r.eachHeader("headers_env", func(n *yaml.Node, name, variable string) {
+		value, ok := r.lookupEnv(variable)
+		if value = strings.TrimSpace(value); !ok || value == "" {
+			r.File().Fault(n, r.At("headers_env"), "the environment has no %s", variable)
+			return
+		}
+		r.d.secrets = append(r.d.secrets, value)
+		r.addHeader("headers_env", n, name, value)
+	})
+}
+
+// eachHeader goes over the names and values of headers (name: value) or headers_env (name: the variable that holds the
+// value, which is then a secret).
+func (r *reader) eachHeader(key string, use func(n *yaml.Node, name, value string)) {
+	n := r.Get(key)
+	if n == nil {
+		return
+	}
+	for name, value := range r.File().Pairs(n, r.At(key)) {
+		switch {
+		case !validHeader(name.Value):
+			r.File().Fault(name, r.At(key), "%q is not the name of a header", name.Value)
+		case ours[strings.ToLower(name.Value)]:
+			r.File().Fault(name, r.At(key), "%s is set by this program", name.Value)
+		case value.Kind != yaml.ScalarNode:
+			r.File().Fault(value, r.At(key), "%s: expected a string, got %s", name.Value, yamlfile.Describe(value))
+		default:
+			use(value, name.Value, value.Value)
+		}
+	}
+}
+
+func (r *reader) addHeader(key string, n *yaml.Node, name, value string) {
+	if strings.ContainsAny(value, "\r\n\x00") {
+		r.File().Fault(n, r.At(key), "%s: the value has a line break inside", name)
+		return
+	}
+	r.d.web.headers = append(r.d.web.headers, [2]string{name, value})
+}
+
+// maxAnswer is how much of an answer is read, in bytes. A longer one costs its connection. A guess: answers to webhooks
+// are a few bytes, and only the start of one goes into last_error.
+const maxAnswer = 64 << 10
+
+// poster sends POSTs to one address. Connections are kept; redirects are not followed.
+type poster struct {
+	client  *fasthttp.HostClient
+	dialer  *dialer
+	uri     fasthttp.URI
+	headers [][2]string
+	// requests lack nothing but the message.
+	requests sync.Pool
+}
+
+func newPoster(d *Destination, g guard) *poster {
+	u := d.web.url
+	p := &poster{dialer: newDialer(g, d.web.allowPrivate), headers: d.web.headers}
+	addr := u.Host
+	if u.Port() == "" {
+		port := "80"
+		if u.Scheme == "https" {
+			port = "443"
+		}
+		addr = net.JoinHostPort(u.Hostname(), port)
+	}
+	config := d.web.tls.Clone()
+	config.ServerName = u.Hostname()
+	p.client = &fasthttp.HostClient{
+		Addr:                     addr,
+		IsTLS:                    u.Scheme == "https",
+		TLSConfig:                config,
+		MaxConns:                 d.concurrency,
+		MaxIdleConnDuration:      30 * time.Second,
+		MaxResponseBodySize:      maxAnswer,
+		WriteTimeout:             d.timeout, // bounds the TLS handshake
+		NoDefaultUserAgentHeader: true,
+		DialTimeout:              p.dialer.dial,
+		Transport:                once{},
+		// One more than the first, for a connection that had gone stale; see once.
+		MaxIdemponentCallAttempts: 2,
+		RetryIfErr:                func(*fasthttp.Request, int, error) (resetTimeout, retry bool) { return false, true },
+	}
+	p.uri.Parse(nil, []byte(u.String()))
+	p.requests.New = func() any {
+		req := &fasthttp.Request{}
+		req.SetURI(&p.uri)
+		req.Header.SetMethod(fasthttp.MethodPost)
+		req.Header.SetContentType("application/json")
+		req.Header.SetUserAgent(userAgent)
+		p.setHeaders(req)
+		return req
+	}
+	return p
+}
+
+func (p *poster) setHeaders(req *fasthttp.Request) {
+	for _, h := range p.headers {
+		req.Header.Set(h[0], h[1])
+	}
+}
+
+// post makes one attempt, which ends at the deadline at the latest. fill sets further headers: always the same names,
+// except for the message's own. look, which may be nil, sees the answer.
+func (p *poster) post(lease *pipeline.Lease, body []byte, deadline time.Time, fill func(*fasthttp.Request),
+	look func(*fasthttp.Response, *answer)) answer {
+	req, resp := p.requests.Get().(*fasthttp.Request), fasthttp.AcquireResponse()
+	defer fasthttp.ReleaseResponse(resp)
+	fill(req)
+	if len(lease.Headers) > 0 {
+		p.setHeaders(req) // the file's have the last word
+	}
+	req.SetBodyRaw(body)
+	err := p.client.DoDeadline(req, resp, deadline)
+	if len(lease.Headers) == 0 { // another message must not carry this one's own
+		req.SetBodyRaw(nil)
+		p.requests.Put(req)
+	}
+	if err != nil && !errors.Is(err, fasthttp.ErrBodyTooLarge) {
+		return answer{err: err}
+	}
+	// An answer that is too long was still given.
+	a := answer{status: resp.StatusCode()}
+	if a.status < 200 || a.status > 299 {
+		a.body = excerpt(resp.Body())
+		a.retryAfter = string(resp.Header.Peek("Retry-After"))
+	}
+	if look != nil {
+		look(resp, &a)
+	}
+	return a
+}
+
+func (p *poster) abort() { p.dialer.closeAll() }
+
+func (p *poster) close() { p.client.CloseIdleConnections() }
+
+// excerpt is the start of an answer as one line of text.
+func excerpt(b []byte) string {
+	const most = 200
+	cut := len(b) > most
+	if cut {
+		b = b[:most]
+	}
+	s := strings.TrimSpace(strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(string(b), "\uFFFD")))
+	if cut {
+		s += "..."
+	}
+	return s
+}

@@ -1,0 +1,113 @@
+package deliver
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+)
+
+// env reads the variable that a key names.
+func (r *reader) env(key, name string) (value string, ok bool) {
+	if value, ok = r.lookupEnv(name); !ok {
+		r.Fault(key, "the environment has no %s", name)
+	}
+	return value, ok
+}
+
+// secrets reads <key>_env and <key>_file, each one name or a list. The values never stand in the file itself.
+func (r *reader) secrets(key string) []string {
+	var all []string
+	add := func(key, from, value string) {
+		switch value = strings.TrimSpace(value); {
+		case value == "":
+			r.Fault(key, "%s is empty", from)
+		case strings.ContainsAny(value, "\r\n\x00"):
+			r.Fault(key, "%s has a line break inside: give one secret at a time", from)
+		default:
+			all = append(all, value)
+		}
+	}
+	inEnv, inFile := key+"_env", key+"_file"
+	for _, name := range r.Strings(inEnv) {
+		if value, ok := r.env(inEnv, name); ok {
+			add(inEnv, "$"+name, value)
+		}
+	}
+	for _, name := range r.Strings(inFile) {
+		value, err := os.ReadFile(name)
+		if err != nil {
+			r.Fault(inFile, "%v", err)
+			continue
+		}
+		add(inFile, name, string(value))
+	}
+	if r.Has(key) {
+		r.Fault(key, "must not stand in this file: use %s or %s", inEnv, inFile)
+	}
+	return all
+}
+
+// address reads url or url_env. The address itself may be a secret, so no fault quotes it.
+func (r *reader) address(schemes ...string) *url.URL {
+	key, text := "url", r.String("url")
+	if name := r.String("url_env"); name != "" {
+		if r.Has("url") {
+			r.Fault("url_env", "there is a url already")
+		}
+		var ok bool
+		key = "url_env"
+		if text, ok = r.env(key, name); !ok {
+			return nil
+		}
+	}
+	if !r.Has(key) {
+		r.Fault(key, "needs url or url_env")
+		return nil
+	}
+	u, err := url.Parse(strings.TrimSpace(text))
+	switch {
+	case err != nil || u.Hostname() == "" || !slices.Contains(schemes, u.Scheme):
+		r.Fault(key, "the address must be a full %s URL", strings.Join(schemes, " or "))
+		return nil
+	case u.User != nil:
+		r.Fault(key, "the address must not hold a user and password: send them separately (headers_env, token_env)")
+		return nil
+	}
+	return u
+}
+
+// tls reads tls: {cert_file, key_file, ca_file}. The certificate is read again for each handshake, so that a renewed one
+// is used without a restart.
+func (r *reader) tls() *tls.Config {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	t := r.Section.Section("tls", "cert_file", "key_file", "ca_file")
+	if t == nil {
+		return config
+	}
+	cert, key := t.String("cert_file"), t.String("key_file")
+	if t.Has("cert_file") != t.Has("key_file") {
+		r.Fault("tls", "cert_file and key_file belong together")
+	} else if cert != "" && key != "" {
+		load := func() (*tls.Certificate, error) {
+			c, err := tls.LoadX509KeyPair(cert, key)
+			return &c, err
+		}
+		if _, err := load(); err != nil {
+			r.Fault("tls", "%v", err)
+		}
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	}
+	if ca := t.String("ca_file"); ca != "" {
+		pem, err := os.ReadFile(ca)
+		config.RootCAs = x509.NewCertPool()
+		if err != nil {
+			t.Fault("ca_file", "%v", err)
+		} else if !config.RootCAs.AppendCertsFromPEM(pem) {
+			t.Fault("ca_file", "%s holds no certificate in PEM", ca)
+		}
+	}
+	return config
+}
