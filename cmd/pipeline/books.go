@@ -1,122 +1,42 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"fmt"
-	"io"
-	"net/http"
-	"slices"
-	"strconv"
+	"encoding/json"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
+	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/operate/books"
 )
 
-// samples are the values of a /metrics page, by name and then by labels as they stand there.
-type samples map[string]map[string]float64
+const booksAbout = `Asks a running pipeline for its books: what it counted since it started beside what the database holds, per tenant,
+and the differences that have to be zero while nothing is on its way. It reads all events once. Exit status 1 where a
+difference is not zero.`
 
-func scrape(ctx context.Context, admin string) (samples, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, admin+"/metrics", nil)
+func booksCommand(ctx context.Context, args []string, env cli.Env) error {
+	fs := cli.NewFlags(env, "books", booksAbout, "pipeline books --admin http://127.0.0.1:9090")
+	admin := fs.String("admin", "http://127.0.0.1:9090", "`address` of the pipeline's admin.listen")
+	since := fs.String("since", "", "count in the database from this `mark` on, which an earlier answer holds; empty: since the process started")
+	asJSON := fs.Bool("json", false, "print the answer as JSON")
+	if _, err := cli.Parse(fs, args, 0); err != nil {
+		return err
+	}
+	if !strings.Contains(*admin, "://") {
+		*admin = "http://" + *admin
+	}
+	answer, err := books.Fetch(ctx, *admin, *since)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	res, err := http.DefaultClient.Do(req)
+	if *asJSON {
+		out := json.NewEncoder(env.Stdout)
+		out.SetIndent("", "  ")
+		err = out.Encode(answer)
+	} else {
+		err = answer.Print(env.Stdout)
+	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s/metrics: %s", admin, res.Status)
-	}
-	return parseSamples(res.Body)
-}
-
-// parseSamples reads the text format as our own program writes it: no time stamps, no quotes inside labels.
-func parseSamples(r io.Reader) (samples, error) {
-	s := samples{}
-	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		line := lines.Text()
-		at := strings.LastIndexByte(line, ' ')
-		if line == "" || line[0] == '#' || at < 0 {
-			continue
-		}
-		value, err := strconv.ParseFloat(line[at+1:], 64)
-		if err != nil {
-			return nil, fmt.Errorf("metrics: %q: %w", line, err)
-		}
-		name, labels, _ := strings.Cut(line[:at], "{")
-		if s[name] == nil {
-			s[name] = map[string]float64{}
-		}
-		s[name][strings.TrimSuffix(labels, "}")] = value
-	}
-	return s, lines.Err()
-}
-
-// sum adds the samples of a name that have the label; an empty label means all of them.
-func (s samples) sum(name, label string) float64 {
-	total := 0.0
-	for labels, v := range s[name] {
-		if label == "" || slices.Contains(strings.Split(labels, ","), label) {
-			total += v
-		}
-	}
-	return total
-}
-
-// tenantBooks is promise 11 for one tenant, as one process counted since its start.
-type tenantBooks struct {
-	received, rejected, refused, inFlight, failed, stored, duplicate, quarantined float64
-}
-
-func booksOf(s samples, tenant string) tenantBooks {
-	label := fmt.Sprintf("tenant=%q", tenant)
-	return tenantBooks{
-		received:    s.sum("pipeline_ingest_received_events_total", label),
-		rejected:    s.sum("pipeline_ingest_rejected_events_total", label),
-		refused:     s.sum("pipeline_ingest_refused_events_total", label),
-		inFlight:    s.sum("pipeline_buffer_in_flight_events", label),
-		failed:      s.sum("pipeline_buffer_failed_events_total", label),
-		stored:      s.sum("pipeline_copyin_stored_events_total", label),
-		duplicate:   s.sum("pipeline_copyin_duplicate_events_total", label),
-		quarantined: s.sum("pipeline_copyin_quarantined_events_total", label),
-	}
-}
-
-// difference is what nobody can account for: zero, or a bug.
-func (b tenantBooks) difference() float64 {
-	return b.received - b.rejected - b.refused - b.inFlight - b.failed - b.stored - b.duplicate - b.quarantined
-}
-
-// outboxBooks counts what the rules decided, by where it stands: due now, to be tried again, not yet to be tried (in a
-// rule's grace), leased, or in a final state.
-type outboxBooks struct{ due, retry, later, leased, sent, skipped, dead int64 }
-
-func (b outboxBooks) total() int64 {
-	return b.due + b.retry + b.later + b.leased + b.sent + b.skipped + b.dead
-}
-
-// open counts what is being delivered.
-func (b outboxBooks) open() int64 { return b.due + b.retry + b.leased }
-
-// outboxBooksSQL reads the whole table: for trials and tests.
-const outboxBooksSQL = `
-select
-    count(*) filter (where status in ('pending', 'failed') and coalesce(locked_until <= now(), true) and run_after <= now()),
-    count(*) filter (where status = 'failed' and coalesce(locked_until <= now(), true) and run_after > now()),
-    count(*) filter (where status = 'pending' and coalesce(locked_until <= now(), true) and run_after > now()),
-    count(*) filter (where status in ('pending', 'failed') and locked_until > now()),
-    count(*) filter (where status = 'sent'),
-    count(*) filter (where status = 'skipped'),
-    count(*) filter (where status = 'dead'),
-    (select count(*) from events)
-from outbox
-where rule_id is not null`
-
-func readOutboxBooks(ctx context.Context, conn *pgx.Conn) (b outboxBooks, events int64, err error) {
-	err = conn.QueryRow(ctx, outboxBooksSQL).Scan(&b.due, &b.retry, &b.later, &b.leased, &b.sent, &b.skipped, &b.dead, &events)
-	return b, events, err
+	return answer.Err()
 }

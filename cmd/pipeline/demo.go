@@ -19,6 +19,7 @@ import (
 	"sluice.example/sluice/internal/child"
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/wait"
+	"sluice.example/sluice/operate/books"
 	"sluice.example/sluice/operate/importer"
 )
 
@@ -161,9 +162,9 @@ type demoReport struct {
 	day       *shopDay
 	shopRules bool // the rules in force are the shop's, so what they decide is known
 	sent      importer.Batch
-	metrics   samples
-	books     tenantBooks
-	outbox    outboxBooks
+	metrics   child.Metrics
+	books     books.Process
+	outbox    deliveries
 	events    int64
 	receiver  receiverStats
 }
@@ -182,7 +183,7 @@ func (r *demoReport) collect(ctx context.Context, pipe, receiver *child.Process)
 	defer conn.Close(context.WithoutCancel(ctx))
 	// Until nothing has been open, and nothing new decided, for some sweeps.
 	for quiet, last := 0, int64(-1); quiet < 10; quiet++ {
-		if r.outbox, r.events, err = readOutboxBooks(ctx, conn); err != nil {
+		if r.outbox, r.events, err = readDeliveries(ctx, conn); err != nil {
 			return err
 		}
 		if r.outbox.open() > 0 || r.outbox.total() != last {
@@ -192,10 +193,16 @@ func (r *demoReport) collect(ctx context.Context, pipe, receiver *child.Process)
 			return fmt.Errorf("%d messages were not delivered in time; see %s", r.outbox.open(), pipe.Log())
 		}
 	}
-	if r.metrics, err = scrape(ctx, pipe.Admin); err != nil {
+	if r.metrics, err = pipe.Metrics(ctx); err != nil {
 		return err
 	}
-	r.books = booksOf(r.metrics, "1")
+	answer, err := books.Fetch(ctx, pipe.Admin, "")
+	if err != nil {
+		return err
+	}
+	for _, t := range answer.Tenants {
+		r.books = t.Process // the demo has one tenant
+	}
 	return fetchJSON(ctx, receiver.URL+"/stats", &r.receiver)
 }
 
@@ -210,13 +217,13 @@ func (r *demoReport) faults() (faults []string) {
 	same("events made that can be stored, and stored", int64(r.day.valid), r.sent.Stored)
 	same("repeats made, and answered as duplicate", int64(r.day.repeats), r.sent.Duplicate)
 	same("faulty events made, and answered as rejected", int64(r.day.bad), int64(len(r.sent.Rejected)))
-	same("received, and stored + duplicate + rejected + refused + in flight", int64(b.received), int64(b.received-b.difference()))
-	same("events sent and received", int64(len(r.day.lines)), int64(b.received-b.refused-b.failed))
-	same("stored as counted, and rows of events", int64(b.stored), r.events)
-	same("decided as counted, and rows of the outbox", int64(r.metrics.sum("pipeline_evaluate_decided_messages_total", "")), r.outbox.total())
+	same("received, and what became of it", b.Received, b.Received-b.Difference())
+	same("events sent and received", int64(len(r.day.lines)), b.Received-b.Refused-b.Failed)
+	same("stored as counted, and rows of events", b.Stored, r.events)
+	same("decided as counted, and rows of the outbox", b.Decided, r.outbox.total())
 	if r.shopRules {
-		same("signups, and welcomes decided", int64(r.day.signups), int64(r.metrics.sum("pipeline_evaluate_decided_messages_total", `rule="shop/welcome"`)))
-		if r.day.big > 0 && r.metrics.sum("pipeline_evaluate_decided_messages_total", `rule="shop/big-purchase"`) == 0 {
+		same("signups, and welcomes decided", int64(r.day.signups), int64(r.metrics.Sum(decidedMetric, "rule=shop/welcome")))
+		if r.day.big > 0 && r.metrics.Sum(decidedMetric, "rule=shop/big-purchase") == 0 {
 			faults = append(faults, fmt.Sprintf("%d big purchases, and the sales team was told about none", r.day.big))
 		}
 	}
@@ -226,15 +233,18 @@ func (r *demoReport) faults() (faults []string) {
 	return faults
 }
 
+// decidedMetric counts messages by tenant and rule.
+const decidedMetric = "pipeline_evaluate_decided_messages_total"
+
 func (r *demoReport) print(w io.Writer) {
 	b := r.books
 	fmt.Fprintf(w, `
-  received  %6.0f events
-  = stored  %6.0f   (%d rows in PostgreSQL)
-  + repeats %6.0f   (answered as duplicate, stored once)
-  + refused %6.0f   (to be sent again, and were)
-  + faulty  %6.0f   (refused by index, neighbours unharmed), for example:
-`, b.received, b.stored, r.events, b.duplicate, b.refused+b.failed, b.rejected+b.quarantined)
+  received   %6d events
+  = stored   %6d   (%d rows in PostgreSQL)
+  + repeats  %6d   (answered as duplicate, stored once)
+  + refused  %6d   (to be sent again, and were)
+  + rejected %6d   (each by its index, neighbours unharmed), for example:
+`, b.Received, b.Stored, r.events, b.Duplicate, b.Refused+b.Failed, b.Rejected+b.Quarantined)
 	for i, line := range r.sent.Rejected {
 		if i == 3 {
 			break
@@ -243,8 +253,9 @@ func (r *demoReport) print(w io.Writer) {
 	}
 	fmt.Fprintf(w, "\n  decided   %6d messages, out of %d signups, %d purchases of 500.00 or more and %d carts left behind over the day:\n",
 		r.outbox.total(), r.day.signups, r.day.big, r.day.carts)
-	for _, labels := range slices.Sorted(maps.Keys(r.metrics["pipeline_evaluate_decided_messages_total"])) {
-		fmt.Fprintf(w, "            %6.0f   %s\n", r.metrics["pipeline_evaluate_decided_messages_total"][labels], labels)
+	rules := r.metrics.By(decidedMetric, "rule")
+	for _, rule := range slices.Sorted(maps.Keys(rules)) {
+		fmt.Fprintf(w, "            %6.0f   %s\n", rules[rule], rule)
 	}
 	fmt.Fprintf(w, `  = sent    %6d   (the receiver got %d requests: failed %d of them, lost the answer to %d, knew %d by their key)
   + later   %6d   (in the grace of their rule)

@@ -21,6 +21,7 @@ import (
 
 	"sluice.example/sluice/internal/child"
 	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/operate/books"
 )
 
 // asProgram in the environment makes the test binary be the program, so that tests start real processes of the code
@@ -198,13 +199,26 @@ func query1(t *testing.T, conn *pgx.Conn, sql string) (n int64) {
 	return n
 }
 
-func nodeSamples(t *testing.T, c *child.Process) samples {
+func metricsOf(t *testing.T, c *child.Process) child.Metrics {
 	t.Helper()
-	s, err := scrape(t.Context(), c.Admin)
+	m, err := c.Metrics(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
+	return m
+}
+
+// booksOf are the books of the only tenant of a node.
+func booksOf(t *testing.T, c *child.Process) books.Tenant {
+	t.Helper()
+	a, err := books.Fetch(t.Context(), c.Admin, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(a.Tenants) != 1 {
+		t.Fatalf("books of %d tenants, want 1: %+v", len(a.Tenants), a)
+	}
+	return a.Tenants[0]
 }
 
 // writeRules gives the flags for the shop's rules with a destination at url.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/operate/books"
 	"sluice.example/sluice/outbox"
 )
 
@@ -41,7 +42,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	defer signal.Stop(hangups)
 	reg := newRegistry()
 	ready := &readiness{}
-	pages := &books{}
+	pages := &books.Handler{}
 	admin, err := net.Listen("tcp", cfg.adminListen)
 	if err != nil {
 		return fmt.Errorf("admin.listen: %w", err)
@@ -87,7 +88,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 			return err
 		}
 	}
-	if err := pages.begin(ctx, reg, p.query, made.auth.Tenants()); err != nil {
+	if err := pages.Begin(ctx, reg, p.query, made.auth.Tenants()); err != nil {
 		return err
 	}
 	// Last, since who reads that events are taken may rely on it.

@@ -18,6 +18,7 @@ import (
 	"sluice.example/sluice/inbox"
 	"sluice.example/sluice/internal/child"
 	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/operate/books"
 )
 
 // The promises of docs/design.md, on real processes.
@@ -169,7 +170,7 @@ func TestSecondSignalStopsAtOnce(t *testing.T) {
 	defer unlock()
 	answered := make(chan reply, 1)
 	go func() { answered <- postEvents(client(t), node.Events(), testEvent("x", time.Now())) }()
-	pgtest.Eventually(t, "the event is in the buffer", func() bool { return nodeSamples(t, node).sum("pipeline_buffer_in_flight_events", "") == 1 })
+	pgtest.Eventually(t, "the event is in the buffer", func() bool { return metricsOf(t, node).Sum("pipeline_buffer_in_flight_events") == 1 })
 	signalNode(t, node, syscall.SIGTERM)
 	logged(t, node, `"msg":"stopping"`)
 	signalNode(t, node, syscall.SIGTERM)
@@ -194,7 +195,7 @@ func TestShutdownEndsWhenPostgresHangs(t *testing.T) {
 	proxy.SetBlackHole(true)
 	answered := make(chan reply, 1)
 	go func() { answered <- postEvents(c, node.Events(), testEvent("into the hole", time.Now())) }()
-	pgtest.Eventually(t, "the event is in the buffer", func() bool { return nodeSamples(t, node).sum("pipeline_buffer_in_flight_events", "") == 1 })
+	pgtest.Eventually(t, "the event is in the buffer", func() bool { return metricsOf(t, node).Sum("pipeline_buffer_in_flight_events") == 1 })
 	start := time.Now()
 	signalNode(t, node, syscall.SIGTERM)
 	if got := exit(t, node, time.Minute); got != 1 {
@@ -254,33 +255,28 @@ func TestBooksBalance(t *testing.T) {
 	}
 	// The books balance at any moment, not only at rest, but for what changes between two reads of a page.
 	clients.Wait()
-	var outbox outboxBooks
-	var events int64
+	var b books.Tenant
 	pgtest.Eventually(t, "everything decided is delivered", func() bool {
-		if outbox, events, err = readOutboxBooks(t.Context(), conn); err != nil {
-			t.Fatal(err)
-		}
-		return outbox.open() == 0
+		b = booksOf(t, node)
+		return b.Database.Open() == 0
 	})
-	s := nodeSamples(t, node)
-	b := booksOf(s, "1")
-	if b.difference() != 0 || b.inFlight != 0 || b.received == 0 {
-		t.Errorf("the books differ by %g: %+v", b.difference(), b)
+	if wrong := b.Differences.NotZero(); len(wrong) > 0 || b.Process.InFlight != 0 || b.Process.Received == 0 {
+		t.Errorf("the books differ by %v: %+v", wrong, b)
 	}
-	if got := s.sum("pipeline_ingest_overloaded_requests_total", `tenant="1"`); int64(got) != refused.Load() {
+	if got := metricsOf(t, node).Sum("pipeline_ingest_overloaded_requests_total", "tenant=1"); int64(got) != refused.Load() {
 		t.Errorf("%d requests were refused, %g by the metrics", refused.Load(), got)
 	}
-	if events != int64(b.stored) || events != 16*30*10 {
-		t.Errorf("%d rows, %g stored by the books, want %d", events, b.stored, 16*30*10)
+	events := query1(t, conn, `select count(*) from events`)
+	if events != b.Process.Stored || events != 16*30*10 {
+		t.Errorf("%d rows, %d stored by the books, want %d", events, b.Process.Stored, 16*30*10)
 	}
-	decided := int64(s.sum("pipeline_evaluate_decided_messages_total", ""))
-	if decided != outbox.total() || decided != events || outbox.sent != decided {
-		t.Errorf("%d decided, outbox %+v, want %d of them sent", decided, outbox, events)
+	if decided := b.Process.Decided; decided != events || b.Database.Sent != decided {
+		t.Errorf("%d decided, outbox %+v, want %d of them sent", decided, b.Database, events)
 	}
 	var stats receiverStats
 	getJSON(t, receiver.URL+"/stats", &stats)
-	if stats.Accepted != outbox.sent || stats.BadSignatures != 0 || stats.Failed == 0 || stats.Duplicates == 0 {
-		t.Errorf("receiver %+v; want %d accepted", stats, outbox.sent)
+	if stats.Accepted != b.Database.Sent || stats.BadSignatures != 0 || stats.Failed == 0 || stats.Duplicates == 0 {
+		t.Errorf("receiver %+v; want %d accepted", stats, b.Database.Sent)
 	}
 }
 
@@ -386,7 +382,7 @@ func TestTwoNodesOverlappingBatches(t *testing.T) {
 		t.Errorf("%d rows, %d acknowledged as stored, want %d of each", got, total.Load(), events)
 	}
 	for _, node := range nodes {
-		if got := nodeSamples(t, node).sum("pipeline_copyin_retries_total", `cause="deadlock"`); got != 0 {
+		if got := metricsOf(t, node).Sum("pipeline_copyin_retries_total", "cause=deadlock"); got != 0 {
 			t.Errorf("%g deadlocks", got)
 		}
 	}
@@ -460,8 +456,8 @@ func TestNodesWakeEachOther(t *testing.T) {
 	case <-time.After(2 * time.Minute):
 		t.Fatal("the message did not arrive")
 	}
-	if got := nodeSamples(t, sender).sum("pipeline_claim_notifications_received_total", ""); got < 1 {
-		t.Errorf("the sender received %g notifications, want at least 1", got)
+	if got := metricsOf(t, sender).Sum("pipeline_claim_notifications_received_total"); got < 1 {
+		t.Errorf("the sender got %g notifications, want at least 1", got)
 	}
 }
 
@@ -526,7 +522,7 @@ func TestRulesReload(t *testing.T) {
 	}
 	signalNode(t, node, syscall.SIGHUP)
 	logged(t, node, "the old ones stay in force")
-	if got := nodeSamples(t, node).sum("pipeline_evaluate_rules_reload_ok", ""); got != 0 {
+	if got := metricsOf(t, node).Sum("pipeline_evaluate_rules_reload_ok"); got != 0 {
 		t.Errorf("pipeline_evaluate_rules_reload_ok = %g with a broken file, want 0", got)
 	}
 }

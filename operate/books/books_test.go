@@ -1,4 +1,4 @@
-package main
+package books
 
 import (
 	"net/http/httptest"
@@ -30,13 +30,25 @@ func TestBooks(t *testing.T) {
 		reg.MustRegister(c)
 		c.Add(n)
 	}
-	var b books
+	var b Handler
 	server := httptest.NewServer(&b)
 	defer server.Close()
-	if status, _, errOut := runCommand(t, nil, "books", "--admin", server.URL); status != 1 || !strings.Contains(errOut, "starting") {
-		t.Errorf("before the database is ready: status %d, %q", status, errOut)
+	if _, err := Fetch(t.Context(), server.URL, ""); err == nil || !strings.Contains(err.Error(), "starting") {
+		t.Errorf("before the database is ready: %v", err)
 	}
-	if err := b.begin(t.Context(), reg, pool, map[string]int32{"default": 1, "acme": 2}); err != nil {
+	fetch := func(since string) (*Answer, string) {
+		t.Helper()
+		a, err := Fetch(t.Context(), server.URL+"/", since)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		if err := a.Print(&out); err != nil {
+			t.Fatal(err)
+		}
+		return a, out.String()
+	}
+	if err := b.Begin(t.Context(), reg, pool, map[string]int32{"default": 1, "acme": 2}); err != nil {
 		t.Fatal(err)
 	}
 	one := prometheus.Labels{"tenant": "1"}
@@ -53,32 +65,55 @@ func TestBooks(t *testing.T) {
 	exec(outboxSQL + `(1, 't', 'a', 'd', '{}', 'sent', 'r', null), (1, 't', 'b', 'd', '{}', 'failed', 'r', now() + interval '1 hour'),
 		(1, 't', 'c', 'd', '{}', 'pending', 'r', now() - interval '1 hour'), (1, 't', 'd', 'd', '{}', 'dead', 'r', null), (1, 't', 'e', 'd', '{}', 'skipped', null, null)`)
 
-	status, out, errOut := runCommand(t, nil, "books", "--admin", strings.TrimPrefix(server.URL, "http://"))
+	answer, out := fetch("")
 	for _, want := range []string{
 		"tenant 1 default", "tenant 2 acme", "received 10 = stored 2 + duplicate 1 + rejected 3 + refused 3 + failed 0 + quarantined 1 + in flight 0",
-		"stored 2, of those 0 under", "decided 4 + enqueued 1 = sent 1 + skipped 1 + dead 1 + due 1 + leased 1", "suppressed by rules (all tenants): 7",
+		"stored 2, of which 0 under", "decided 4 + enqueued 1 = sent 1 + skipped 1 + dead 1 + due 1 + leased 1", "suppressed by rules (all tenants): 7",
 	} {
-		if status != 0 || !strings.Contains(out, want) {
-			t.Errorf("status %d %s; want %q in\n%s", status, errOut, want, out)
+		if answer.Err() != nil || !strings.Contains(out, want) {
+			t.Errorf("%v; want %q in\n%s", answer.Err(), want, out)
 		}
 	}
 
 	// From a mark on, only what came after it counts, and the sides are not compared.
-	_, mark, _ := strings.Cut(out, "--since ")
-	mark, _, _ = strings.Cut(mark, "\n")
 	exec(eventSQL + `(2, gen_random_uuid(), 'c', now(), clock_timestamp())`)
-	status, out, errOut = runCommand(t, nil, "books", "--json", "--admin", server.URL, "--since", mark)
-	if status != 0 || strings.Count(strings.Join(strings.Fields(out), ""), `"stored":1`) != 1 || strings.Contains(out, `"sent": 1`) {
-		t.Errorf("since %s: status %d %s\n%s", mark, status, errOut, out)
+	later, _ := fetch(answer.Mark)
+	first, two := later.Tenants[0], later.Tenants[1]
+	if later.Err() != nil || first.Database.Stored != 0 || two.Database.Stored != 1 || first.Database.Sent != 0 || two.Differences.Stored != nil {
+		t.Errorf("since %s: %v\n%+v", answer.Mark, later.Err(), later)
 	}
-	if status, _, errOut = runCommand(t, nil, "books", "--admin", server.URL, "--since", "yesterday"); status != 1 || !strings.Contains(errOut, "no mark") {
-		t.Errorf("since yesterday: status %d, %q", status, errOut)
+	if _, err := Fetch(t.Context(), server.URL, "yesterday"); err == nil || !strings.Contains(err.Error(), "is not a mark") {
+		t.Errorf("since yesterday: %v", err)
 	}
 
 	// The database holds more than was counted, and an id twice.
 	exec(eventSQL + `(1, '0190163d-8694-739b-aea5-966c26f8ad91', 'b', now() - interval '1 hour', clock_timestamp())`)
-	status, out, errOut = runCommand(t, nil, "books", "--admin", server.URL)
-	if status != 1 || !strings.Contains(out, "DIFFERENCE   stored: -1") || !strings.Contains(out, "DIFFERENCE   twice: 1") || !strings.Contains(errOut, "tenant 1: stored differ by -1") {
-		t.Errorf("a double: status %d %s\n%s", status, errOut, out)
+	answer, out = fetch("")
+	if err := answer.Err(); err == nil || err.Error() != "tenant 1: twice differ by 1" || !strings.Contains(out, "DIFFERENCE   stored: -1") || !strings.Contains(out, "DIFFERENCE   twice: 1") {
+		t.Errorf("a double: %v\n%s", err, out)
+	}
+}
+
+// Each equation holds for what it is made of, and finds each line that is off by one.
+func TestEquations(t *testing.T) {
+	p := Process{Received: 28, Rejected: 1, Refused: 2, InFlight: 3, Failed: 4, Stored: 5, Duplicate: 6, Quarantined: 7}
+	if p.Difference() != 0 {
+		t.Errorf("%+v: difference %d", p, p.Difference())
+	}
+	for _, line := range []*int64{&p.Received, &p.Rejected, &p.Refused, &p.InFlight, &p.Failed, &p.Stored, &p.Duplicate, &p.Quarantined} {
+		if *line++; p.Difference() == 0 {
+			t.Errorf("%+v: no difference", p)
+		}
+		*line--
+	}
+	d := Database{Decided: 10, Enqueued: 5, Due: 1, Leased: 2, Sent: 3, Skipped: 4, Dead: 5}
+	if d.Difference() != 0 {
+		t.Errorf("%+v: difference %d", d, d.Difference())
+	}
+	for _, line := range []*int64{&d.Decided, &d.Enqueued, &d.Due, &d.Leased, &d.Sent, &d.Skipped, &d.Dead} {
+		if *line++; d.Difference() == 0 {
+			t.Errorf("%+v: no difference", d)
+		}
+		*line--
 	}
 }

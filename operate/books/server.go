@@ -1,0 +1,250 @@
+package books
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Handler answers GET /v1/books. Its zero value says that the process is starting.
+type Handler struct{ source atomic.Pointer[source] }
+
+// source is where the two sides are read.
+type source struct {
+	counters prometheus.Gatherer
+	pool     *pgxpool.Pool
+	names    map[int32]string
+	start    mark
+}
+
+// mark is a moment in the books: events count by when this node received them, promises by the order of their ids,
+// since created_at is by another clock.
+type mark struct {
+	at      time.Time
+	message int64
+}
+
+func (m mark) String() string {
+	return m.at.UTC().Format(time.RFC3339Nano) + "_" + strconv.FormatInt(m.message, 10)
+}
+
+func parseMark(text string) (m mark, err error) {
+	at, message, ok := strings.Cut(text, "_")
+	if ok {
+		if m.at, err = time.Parse(time.RFC3339Nano, at); err == nil {
+			m.message, err = strconv.ParseInt(message, 10, 64)
+		}
+	}
+	if !ok || err != nil {
+		return m, fmt.Errorf("since: %q is not a mark; take the mark of an earlier answer", text)
+	}
+	return m, nil
+}
+
+// Begin opens the books: both sides count from now on. The process side is read off the metrics in counters, and
+// tenants are named by their ids.
+func (h *Handler) Begin(ctx context.Context, counters prometheus.Gatherer, pool *pgxpool.Pool, tenants map[string]int32) error {
+	s := &source{counters: counters, pool: pool, names: map[int32]string{}}
+	for name, id := range tenants {
+		s.names[id] = name
+	}
+	var err error
+	if s.start, err = s.now(ctx); err != nil {
+		return fmt.Errorf("books: %w", err)
+	}
+	h.source.Store(s)
+	return nil
+}
+
+const lastMessageSQL = `select coalesce(max(message_id), 0) from outbox`
+
+func (s *source) now(ctx context.Context) (m mark, err error) {
+	m.at = time.Now().Truncate(time.Microsecond)
+	err = s.pool.QueryRow(ctx, lastMessageSQL).Scan(&m.message)
+	return m, err
+}
+
+// ServeHTTP answers with an Answer.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s := h.source.Load()
+	if s == nil {
+		http.Error(w, "starting: the database is not ready yet", http.StatusServiceUnavailable)
+		return
+	}
+	since := s.start
+	if text := r.URL.Query().Get("since"); text != "" {
+		var err error
+		if since, err = parseMark(text); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+	}
+	answer, err := s.read(r.Context(), since)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	_ = e.Encode(answer) // the client has gone away
+}
+
+// tenants collects the books of each tenant as they are found.
+type tenants struct {
+	names map[int32]string
+	books map[int32]*Tenant
+}
+
+func (t tenants) of(id int32) *Tenant {
+	if t.books[id] == nil {
+		t.books[id] = &Tenant{Tenant: id, Name: t.names[id]}
+	}
+	return t.books[id]
+}
+
+// read compares the sides.
+func (s *source) read(ctx context.Context, since mark) (*Answer, error) {
+	mark, err := s.now(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("books: %w", err)
+	}
+	answer := &Answer{Since: since.String(), Mark: mark.String()}
+	found := tenants{s.names, map[int32]*Tenant{}}
+	for id := range s.names {
+		found.of(id)
+	}
+	if answer.Suppressed, err = s.count(found); err != nil {
+		return nil, err
+	}
+	if err := s.look(ctx, since, found); err != nil {
+		return nil, err
+	}
+	for _, id := range slices.Sorted(maps.Keys(found.books)) {
+		t := found.books[id]
+		t.compare(since == s.start)
+		answer.Tenants = append(answer.Tenants, *t)
+	}
+	return answer, nil
+}
+
+// line returns the line of the process side that a metric counts, or nil.
+func (p *Process) line(metric string) *int64 {
+	switch metric {
+	case "pipeline_ingest_received_events_total":
+		return &p.Received
+	case "pipeline_ingest_rejected_events_total":
+		return &p.Rejected
+	case "pipeline_ingest_refused_events_total":
+		return &p.Refused
+	case "pipeline_buffer_in_flight_events":
+		return &p.InFlight
+	case "pipeline_buffer_failed_events_total":
+		return &p.Failed
+	case "pipeline_copyin_stored_events_total":
+		return &p.Stored
+	case "pipeline_copyin_duplicate_events_total":
+		return &p.Duplicate
+	case "pipeline_copyin_quarantined_events_total":
+		return &p.Quarantined
+	case "pipeline_evaluate_decided_messages_total":
+		return &p.Decided
+	}
+	return nil
+}
+
+// count reads the process side off its metrics.
+func (s *source) count(found tenants) (suppressed int64, err error) {
+	families, err := s.counters.Gather()
+	if err != nil {
+		return 0, fmt.Errorf("books: %w", err)
+	}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			value := int64(m.GetCounter().GetValue() + m.GetGauge().GetValue())
+			if family.GetName() == "pipeline_evaluate_suppressed_total" {
+				suppressed += value
+			}
+			for _, l := range m.GetLabel() {
+				if l.GetName() != "tenant" || (&Process{}).line(family.GetName()) == nil {
+					continue
+				}
+				id, err := strconv.ParseInt(l.GetValue(), 10, 32)
+				if err != nil {
+					return 0, fmt.Errorf("books: %s: %w", family.GetName(), err)
+				}
+				*found.of(int32(id)).Process.line(family.GetName()) += value
+			}
+		}
+	}
+	return suppressed, nil
+}
+
+// No index serves this: it reads all events, and sorts or hashes those since then. About 0.5 s for a million.
+const eventsSQL = `
+select tenant_id, sum(n)::bigint as stored, sum(n - 1)::bigint as twice
+from (select tenant_id, event_id, count(*) n from events where received_at >= $1 group by tenant_id, event_id) e
+group by tenant_id`
+
+const promisesSQL = `
+select tenant_id,
+    count(*) filter (where rule_id is not null) as decided,
+    count(*) filter (where rule_id is null) as enqueued,
+    count(*) filter (where status in ('pending', 'failed') and (locked_until is null or locked_until <= now())) as due,
+    count(*) filter (where status in ('pending', 'failed') and locked_until > now()) as leased,
+    count(*) filter (where status = 'sent') as sent,
+    count(*) filter (where status = 'skipped') as skipped,
+    count(*) filter (where status = 'dead') as dead
+from outbox where message_id > $1 group by tenant_id`
+
+// row is what one of the two statements counted; the fields of the other stay zero.
+type row struct {
+	TenantID int32
+	Database
+}
+
+// look counts what the database holds, in one snapshot.
+func (s *source) look(ctx context.Context, since mark, found tenants) error {
+	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err := pgx.BeginTxFunc(ctx, s.pool, snapshot, func(tx pgx.Tx) error {
+		events, err := query(ctx, tx, eventsSQL, since.at)
+		if err != nil {
+			return err
+		}
+		promises, err := query(ctx, tx, promisesSQL, since.message)
+		if err != nil {
+			return err
+		}
+		for _, r := range promises {
+			found.of(r.TenantID).Database = r.Database
+		}
+		for _, r := range events {
+			db := &found.of(r.TenantID).Database
+			db.Stored, db.Twice = r.Stored, r.Twice
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("books: %w", err)
+	}
+	return nil
+}
+
+func query(ctx context.Context, tx pgx.Tx, sql string, since any) ([]row, error) {
+	rows, err := tx.Query(ctx, sql, since)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByNameLax[row])
+}
