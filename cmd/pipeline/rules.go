@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,6 +13,7 @@ import (
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/yamlfile"
 	"sluice.example/sluice/operate/backtest"
+	"sluice.example/sluice/operate/rulelist"
 	"sluice.example/sluice/pipeline/deliver"
 	"sluice.example/sluice/pipeline/evaluate"
 	"sluice.example/sluice/pipeline/ingest"
@@ -56,7 +55,13 @@ func rulesCommand(ctx context.Context, args []string, env cli.Env) error {
 		cfg.tenants = *tenants
 	}
 	if action == "list" {
-		return withDatabase(ctx, cfg, func(conn *pgx.Conn) error { return listRules(ctx, conn, env.Stdout) })
+		return withDatabase(ctx, cfg, func(conn *pgx.Conn) error {
+			rules, err := rulelist.Read(ctx, conn)
+			if err != nil {
+				return err
+			}
+			return rulelist.Print(env.Stdout, rules)
+		})
 	}
 	file := append(rest, cfg.evaluate.Rules)[0]
 	if file == "" {
@@ -163,81 +168,5 @@ func testRules(file string, known evaluate.Known, out io.Writer) error {
 		return fmt.Errorf("%d of %s failed", failed, cli.Count(len(results), "test"))
 	}
 	fmt.Fprintf(out, "%s passed\n", cli.Count(len(results), "test"))
-	return nil
-}
-
-const listRulesSQL = `
-select s.rule_id, s.kind, s.state, s.owner, s.hash, extract(epoch from now() - s.seen_at)::bigint,
-	coalesce(s.failing_at > now() - interval '1 minute', false),
-	r.health, r.why, s.last_error, s.last_error_at,
-	coalesce(h.evaluated, 0), coalesce(h.messages, 0), coalesce(h.duplicate, 0), coalesce(h.cooldown, 0), coalesce(h.cap, 0), coalesce(h.errors, 0)
-from rule_status s left join lateral (
-	select sum(evaluated)::bigint evaluated, sum(messages)::bigint messages, sum(duplicate)::bigint duplicate, sum(cooldown)::bigint cooldown,
-		sum(cap)::bigint cap, sum(errors)::bigint errors
-	from rule_hours where rule_id = s.rule_id and hour > now() - interval '1 day') h on true
-left join lateral (
-	select case when bool_or(f.passes = 0) then 'counting' when bool_or(t.firing) then 'firing' when bool_or(t.state ->> 'state' = 'pending') then 'pending'
-			when bool_or(t.state ->> 'state' = 'ok') then 'ok' else 'unknown' end as health,
-		coalesce(max(t.state -> 'last' ->> 'unknown'), 'nothing was counted yet') as why
-	from rate_fills f left join rate_states t using (metric)
-	where f.seen_at > now() - interval '1 hour' and (starts_with(f.metric, s.rule_id || '#') or starts_with(f.metric, s.rule_id || ' (shadow)#'))) r
-	on s.kind = 'rate'
-order by s.seen_at < now() - interval '1 minute', s.rule_id`
-
-// listRules prints one line a rule, and the last error of those that had one in the last day.
-func listRules(ctx context.Context, conn *pgx.Conn, out io.Writer) error {
-	rows, err := conn.Query(ctx, listRulesSQL)
-	if err != nil {
-		return fmt.Errorf("rules list: %w", err)
-	}
-	var rule, kind, state, owner, hash string
-	var lastError *string
-	var lastErrorAt *time.Time
-	var seen, evaluated, messages, duplicate, cooldown, capped, failures int64
-	var rate, unknown *string // only of rate rules
-	var failing bool
-	var notes strings.Builder
-	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	var errs strings.Builder
-	fmt.Fprintln(table, "RULE\tKIND\tSTATE\tHEALTH\tOWNER\tVERSION\tEVENTS\tMESSAGES\tDUPLICATE\tCOOLDOWN\tCAP\tERRORS")
-	n := 0
-	_, err = pgx.ForEachRow(rows, []any{&rule, &kind, &state, &owner, &hash, &seen, &failing, &rate, &unknown, &lastError, &lastErrorAt, &evaluated, &messages,
-		&duplicate, &cooldown, &capped, &failures}, func() error {
-		n++
-		health := "ok"
-		switch {
-		case seen > 60:
-			health, state = "-", fmt.Sprintf("not in force for %s", (time.Duration(seen)*time.Second).Round(time.Minute))
-		case failing:
-			health = "failing"
-		case rate != nil:
-			if health = *rate; health == "unknown" {
-				fmt.Fprintf(&notes, "%s is unknown: %s\n", rule, *unknown)
-			}
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", rule, kind, state, health, owner, hash, evaluated, messages,
-			duplicate, cooldown, capped, failures)
-		if lastError != nil && failures > 0 {
-			fmt.Fprintf(&errs, "%s, %s: %s\n", rule, lastErrorAt.UTC().Format(time.RFC3339), *lastError)
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("rules list: %w", err)
-	}
-	if n == 0 {
-		fmt.Fprintln(out, "no pipeline has reported rules yet: start one with --rules")
-		return nil
-	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	fmt.Fprintln(out, "\nCounts are those of the last 24 hours. Events: looked at. Duplicate, cooldown, cap: matches that made no message.")
-	if notes.Len() > 0 {
-		fmt.Fprintf(out, "\n%s", notes.String())
-	}
-	if errs.Len() > 0 {
-		fmt.Fprintf(out, "\nLast errors:\n%s", errs.String())
-	}
 	return nil
 }
