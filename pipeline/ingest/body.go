@@ -59,8 +59,11 @@ type failure struct {
 	offset int // -1: none
 }
 
-// release gives the memory back for other requests.
+// release gives the memory back for other requests. It does nothing where b is nil.
 func (r *reader) release(b *body) {
+	if b == nil {
+		return
+	}
 	r.unreserve(b)
 	// Large ones are rare, and what lies in the pool is not counted. A guess: requests of 100 events and more fit.
 	const keep = 128 << 10

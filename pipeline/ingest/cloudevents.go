@@ -24,7 +24,8 @@ var cloudevents = shape{
 }
 
 // cloudevents picks the mode by the Content-Type, that of batches first, since the one is the beginning of the other.
-func (d *decoder) cloudevents(_ string, b []byte, h *fasthttp.RequestHeader) *malformed {
+func (d *decoder) cloudevents(in input) *malformed {
+	b, h := in.body, in.header
 	media := bytes.ToLower(h.ContentType())
 	switch {
 	case bytes.HasPrefix(media, []byte("application/cloudevents-batch+json")):

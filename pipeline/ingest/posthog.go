@@ -9,11 +9,10 @@ import (
 
 // PostHog's capture API, as posthog-node 5 and its kin speak it; docs/clients.md has the mapping.
 
-var posthogPaths = map[string]string{
-	"/batch": "", "/capture": "", "/e": "", "/i/v0/e": "", "/track": "",
-	// What a client asks for when it starts: feature flags, of which there are none.
-	"/flags": "flags", "/decide": "flags",
-}
+var (
+	posthogPaths = []string{"/batch", "/capture", "/e", "/i/v0/e", "/track"}
+	posthogFlags = []string{"/flags", "/decide"}
+)
 
 var posthog = shape{
 	decode:    (*decoder).posthog,
@@ -32,11 +31,13 @@ var posthog = shape{
 	},
 }
 
+// noFlags answers a client that asks for feature flags when it starts: there are none.
 const noFlags = `{"flags":{},"featureFlags":{},"featureFlagPayloads":{},"errorsWhileComputingFlags":false}` + "\n"
 
 // posthog decodes {"batch": [...]}, one event, or an array of them, also as a form's data in base64.
-func (d *decoder) posthog(_ string, b []byte, h *fasthttp.RequestHeader) *malformed {
-	if bytes.HasPrefix(h.ContentType(), []byte("application/x-www-form-urlencoded")) || bytes.HasPrefix(b, []byte("data=")) {
+func (d *decoder) posthog(in input) *malformed {
+	b := in.body
+	if bytes.HasPrefix(in.header.ContentType(), []byte("application/x-www-form-urlencoded")) || bytes.HasPrefix(b, []byte("data=")) {
 		var form fasthttp.Args
 		form.ParseBytes(b)
 		data := bytes.ReplaceAll(form.Peek("data"), []byte(" "), []byte("+"))

@@ -1,16 +1,26 @@
 package ingest
 
 import (
-	"github.com/valyala/fasthttp"
-
 	"sluice.example/sluice/internal/jsontext"
 )
 
 // Segment's HTTP API, as @segment/analytics-node 3 and its kin speak it; docs/clients.md has the mapping.
 
-var segmentPaths = map[string]string{
-	"/v1/batch": "", "/v1/track": "track", "/v1/identify": "identify", "/v1/page": "page", "/v1/screen": "screen",
-	"/v1/group": "group", "/v1/alias": "alias",
+// segmentCall is the type of a call, as it stands in "type".
+type segmentCall string
+
+const (
+	callTrack    segmentCall = "track"
+	callIdentify segmentCall = "identify"
+	callPage     segmentCall = "page"
+	callScreen   segmentCall = "screen"
+	callGroup    segmentCall = "group"
+	callAlias    segmentCall = "alias"
+)
+
+var segmentPaths = map[string]segmentCall{
+	"/v1/batch": "", "/v1/track": callTrack, "/v1/identify": callIdentify, "/v1/page": callPage,
+	"/v1/screen": callScreen, "/v1/group": callGroup, "/v1/alias": callAlias,
 	// Older clients and RudderStack's.
 	"/v1/import": "", "/v1/b": "",
 }
@@ -33,14 +43,15 @@ var segment = shape{
 	},
 }
 
-// anyJSON takes a body for JSON whatever it is called, but for a form.
+// anyJSON takes a body for JSON whatever it is called, except a form.
 func anyJSON(contentType []byte) (lines, ok bool) {
 	_, ok = mediaType(contentType)
 	return false, ok
 }
 
 // segment decodes {"batch": [...]}, or one call where the path names its type.
-func (d *decoder) segment(kind string, b []byte, _ *fasthttp.RequestHeader) *malformed {
+func (d *decoder) segment(in input) *malformed {
+	b := in.body
 	i, m := d.open(b)
 	if m != nil {
 		return m
@@ -48,8 +59,8 @@ func (d *decoder) segment(kind string, b []byte, _ *fasthttp.RequestHeader) *mal
 	if b[i] != '{' {
 		return &malformed{400, i, "an object should begin here"}
 	}
-	if kind != "" {
-		return d.close(d.segmentCall(i, kind, nil))
+	if in.call != "" {
+		return d.close(d.segmentCall(i, in.call, nil))
 	}
 	// What stands beside the calls may come after them, so they are walked over first.
 	var shared draft
@@ -86,7 +97,7 @@ func (d *decoder) segment(kind string, b []byte, _ *fasthttp.RequestHeader) *mal
 }
 
 // segmentCall decodes one call.
-func (d *decoder) segmentCall(i int, kind string, shared []byte) int {
+func (d *decoder) segmentCall(i int, call segmentCall, shared []byte) int {
 	dr := draft{idName: "messageId", whenName: "timestamp", inside: "$segment"}
 	d.unknown = d.unknown[:0]
 	begin := i
@@ -97,8 +108,8 @@ func (d *decoder) segmentCall(i int, kind string, shared []byte) int {
 		m := &members.Member
 		switch string(m.Name()) {
 		case "type":
-			if kind == "" {
-				kind = dr.text(m, maxID)
+			if call == "" {
+				call = segmentCall(dr.text(m, maxID))
 			}
 			d.rest(&dr, m)
 		case "event":
@@ -130,7 +141,7 @@ func (d *decoder) segmentCall(i int, kind string, shared []byte) int {
 		return -1
 	}
 	main, other := properties, traits
-	if kind == "identify" || kind == "group" {
+	if call == callIdentify || call == callGroup {
 		main, other = traits, properties
 	}
 	if main.Raw() != nil {
@@ -144,22 +155,10 @@ func (d *decoder) segmentCall(i int, kind string, shared []byte) int {
 		around = shared
 		d.putBy([]byte(`"context":`), shared)
 	}
-	switch kind {
-	case "track":
-		if name == "" {
-			dr.refuse("event", "is required of a track call", "missing")
-		}
-	case "identify", "page", "screen", "group", "alias":
-		name = kind
-	case "":
-		dr.refuse("type", "is required", "missing")
-	default:
-		dr.refuse("type", "must be track, identify, page, screen, group or alias, not "+kind, "type")
-	}
+	dr.e.Name = dr.callName(call, name)
 	if dr.e.UserID == "" && dr.e.AnonymousID == "" {
 		dr.refuse("userId", "userId or anonymousId is required", "missing")
 	}
-	dr.e.Name = name
 	if dr.bad.reason == "" {
 		dr.e.PageURL = first(lookup(dr.properties, "url"), lookup(around, "page", "url"))
 		dr.e.Referrer = first(lookup(dr.properties, "referrer"), lookup(around, "page", "referrer"))
@@ -167,6 +166,24 @@ func (d *decoder) segmentCall(i int, kind string, shared []byte) int {
 	}
 	d.finish(&dr, i-begin)
 	return i
+}
+
+// callName is the name of a call's event: that of a track call, else its type.
+func (dr *draft) callName(call segmentCall, event string) string {
+	switch call {
+	case callTrack:
+		if event == "" {
+			dr.refuse("event", "is required of a track call", "missing")
+		}
+		return event
+	case callIdentify, callPage, callScreen, callGroup, callAlias:
+		return string(call)
+	case "":
+		dr.refuse("type", "is required", "missing")
+	default:
+		dr.refuse("type", "must be track, identify, page, screen, group or alias, not "+string(call), "type")
+	}
+	return event
 }
 
 func first(texts ...string) string {

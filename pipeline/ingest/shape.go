@@ -14,9 +14,9 @@ import (
 
 // shape is how a kind of client writes its events and reads its answers.
 type shape struct {
-	// decode turns a body into events. kind is what the path says about them.
-	decode func(d *decoder, kind string, b []byte, h *fasthttp.RequestHeader) *malformed
-	// media says whether a Content-Type is one that these clients send, and whether it means NDJSON.
+	// decode turns a body into events.
+	decode func(d *decoder, in input) *malformed
+	// media reports whether a Content-Type is one that these clients send, and whether it means NDJSON.
 	media func(contentType []byte) (lines, ok bool)
 	// head opens the answer to events that were taken.
 	head string
@@ -31,40 +31,24 @@ type shape struct {
 	holds bool
 }
 
-// route is what a path stands for.
-type route struct {
-	shape *shape
-	kind  string
+// input is one body on its way into a decoder.
+type input struct {
+	body   []byte
+	lines  bool        // the Content-Type is NDJSON
+	call   segmentCall // the route's
+	header *fasthttp.RequestHeader
 }
 
-// routes by path, without a slash at the end.
-var routes = func() map[string]route {
-	m := map[string]route{"/v1/events": {&native, ""}, "/v1/stream": {&native, "stream"}, "/v1/cloudevents": {&cloudevents, ""}}
-	for path, kind := range segmentPaths {
-		m[path] = route{&segment, kind}
-	}
-	for path, kind := range posthogPaths {
-		m[path] = route{&posthog, kind}
-	}
-	return m
-}()
-
 var native = shape{
-	decode: func(d *decoder, kind string, b []byte, _ *fasthttp.RequestHeader) *malformed {
-		if kind == "lines" {
-			return d.lines(b)
+	decode: func(d *decoder, in input) *malformed {
+		if in.lines {
+			return d.lines(in.body)
 		}
-		return d.json(b)
+		return d.json(in.body)
 	},
 	media:  mediaType,
 	head:   `{`,
 	status: func(status int) int { return status },
-}
-
-// exchange is a request and its answer, and whose.
-type exchange struct {
-	*fasthttp.RequestCtx
-	shape *shape
 }
 
 // draft is an event of another system on its way to being one of ours.

@@ -18,7 +18,7 @@ import (
 )
 
 // shaped decodes a body as one of the shapes.
-func shaped(t *testing.T, s *shape, kind, text string, headers ...string) (*decoder, []pipeline.Event) {
+func shaped(t *testing.T, s *shape, call segmentCall, text string, headers ...string) (*decoder, []pipeline.Event) {
 	t.Helper()
 	cfg := DefaultConfig()
 	d := new(decoder)
@@ -28,7 +28,7 @@ func shaped(t *testing.T, s *shape, kind, text string, headers ...string) (*deco
 		h.Set(headers[i], headers[i+1])
 	}
 	body := []byte(text)
-	if m := s.decode(d, kind, body, h); m != nil {
+	if m := s.decode(d, input{body: body, call: call, header: h}); m != nil {
 		t.Fatalf("%s: %+v", text, *m)
 	}
 	events := d.take()
@@ -69,7 +69,10 @@ func show(e pipeline.Event) string {
 func TestSegmentMapping(t *testing.T) {
 	const head = `"messageId":"node-next-1-a","timestamp":"2026-11-30T11:00:00.5Z",`
 	const shown = `client_id=node-next-1-a at=2026-11-30T11:00:00.5Z `
-	for _, tt := range []struct{ kind, text, want string }{
+	for _, tt := range []struct {
+		call       segmentCall
+		text, want string
+	}{
 		{"", `{"type":"track","event":"Order \u00e9",` + head + `"userId":"u","anonymousId":"a","properties":{"n":1.10,"url":"https:\/\/x"}}`,
 			`name=Order é ` + shown + `anon=a user=u url=https://x props={"$segment":{"type":"track"},"n":1.10,"url":"https:\/\/x"}`},
 		{"", `{"type":"track","event":"x",` + head + `"userId":17}`, `name=x ` + shown + `user=17 props={"$segment":{"type":"track"}}`},
@@ -84,10 +87,10 @@ func TestSegmentMapping(t *testing.T) {
 		{"track", `{"messageId":"` + idV4 + `","event":"x","userId":"u","timestamp":"2026-11-30T11:00:00+01:00"}`, `name=x id=` + idV4 + ` at=2026-11-30T10:00:00Z user=u`},
 	} {
 		text := tt.text
-		if tt.kind == "" {
+		if tt.call == "" {
 			text = `{"sentAt":"x","batch":[` + text + `],"writeKey":"k"}`
 		}
-		d, events := shaped(t, &segment, tt.kind, text)
+		d, events := shaped(t, &segment, tt.call, text)
 		if len(events) != 1 || show(events[0]) != tt.want {
 			t.Errorf("%s:\ngot  %s, refused %+v\nwant %s", tt.text, show(append(events, pipeline.Event{})[0]), d.refused, tt.want)
 		}
@@ -193,7 +196,7 @@ func FuzzShapes(f *testing.F) {
 	cfg := DefaultConfig()
 	f.Fuzz(func(t *testing.T, text []byte, media string) {
 		for name, s := range map[string]*shape{"segment": &segment, "posthog": &posthog, "cloudevents": &cloudevents} {
-			for _, kind := range []string{"", "track", "identify"} {
+			for _, call := range []segmentCall{"", callTrack, callIdentify} {
 				d := new(decoder)
 				d.reset(&cfg, 1, now)
 				h := &fasthttp.RequestHeader{}
@@ -201,7 +204,7 @@ func FuzzShapes(f *testing.F) {
 				h.Set("ce-specversion", "1.0")
 				h.Set("ce-id", media)
 				body := append([]byte{}, text...)
-				if m := s.decode(d, kind, body, h); m != nil {
+				if m := s.decode(d, input{body: body, call: call, header: h}); m != nil {
 					if m.detail == "" {
 						t.Fatalf("%s %q: %+v", name, text, *m)
 					}

@@ -60,16 +60,23 @@ type outcome struct{ events, stored, duplicate, rejected int }
 // stream opens the answer; everything else happens while it is written.
 func (s *Server) stream(ctx exchange) {
 	header := &ctx.Request.Header
-	tenant, known := s.auth.tenant(credentials(header.Peek("Authorization"), header.Peek("X-Write-Key")))
-	if !s.admit(ctx, tenant, known) {
+	who, ok := s.authenticate(ctx)
+	if !ok {
 		return
 	}
 	if lines, ok := mediaType(header.ContentType()); !ok || !lines {
 		ctx.Response.Header.Set("Accept", "application/x-ndjson")
-		problem(ctx, 415, "unsupported-media-type", fmt.Sprintf("Content-Type %q is not that of a stream, application/x-ndjson", cut(header.ContentType())), -1)
+		problem(ctx, 415, "unsupported-media-type",
+			fmt.Sprintf("Content-Type %q is not that of a stream, application/x-ndjson", cut(header.ContentType())), -1)
 		return
 	}
-	st := &stream{s: s, tenant: tenant, conn: ctx.Conn(), filled: make(chan struct{}, 1), emptied: make(chan struct{}, 1)}
+	st := &stream{
+		s:       s,
+		tenant:  who.tenant,
+		conn:    ctx.Conn(),
+		filled:  make(chan struct{}, 1),
+		emptied: make(chan struct{}, 1),
+	}
 	var from io.Reader = bytes.NewReader(nil)
 	if body := ctx.RequestBodyStream(); body != nil {
 		from = body
@@ -363,17 +370,6 @@ func (st *stream) add(events []pipeline.Event) ([]pipeline.Verdict, error) {
 			return nil, pipeline.ErrClosed
 		}
 	}
-}
-
-// refusedAs is why events were not taken, "" where they may be.
-func refusedAs(err error) string {
-	switch {
-	case errors.Is(err, pipeline.ErrOverloaded):
-		return "full"
-	case errors.Is(err, pipeline.ErrClosed):
-		return "draining"
-	}
-	return ""
 }
 
 // finish appends the last line of a stream that was read to its end.

@@ -1,0 +1,211 @@
+package ingest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"sluice.example/sluice/pipeline"
+)
+
+// events answers a request that holds events: who sends, what, and what becomes of it.
+func (s *Server) events(ctx exchange, to route) {
+	lines, ok := ctx.shape.media(ctx.Request.Header.ContentType())
+	if !ok {
+		ctx.Response.Header.Set("Accept", "application/json, application/x-ndjson")
+		problem(ctx, 415, "unsupported-media-type", fmt.Sprintf("Content-Type %q is not known; application/json and "+
+			"application/x-ndjson, in UTF-8, are", cut(ctx.Request.Header.ContentType())), -1)
+		return
+	}
+	who, ok := s.authenticate(ctx)
+	if !ok {
+		return
+	}
+	b, ok := s.read(ctx, who)
+	if !ok {
+		return
+	}
+	defer func() { s.reader.release(b) }()
+	got, m := s.decode(ctx, input{b.text, lines, to.call, &ctx.Request.Header}, &who)
+	// Nothing below refers to the body. A request that may be held counts its memory until it is answered.
+	if !ctx.shape.holds {
+		s.reader.release(b)
+		b = nil
+	}
+	if m != nil {
+		s.malformed(ctx, m)
+		return
+	}
+	if who.later && !s.admit(ctx, who) {
+		return
+	}
+	s.limiters[who.tenant].spend(got.total, got.size)
+	s.metrics.receivedEvents(who.tenant, got.total)
+	s.metrics.rejectedEvents(who.tenant, got.refused)
+	s.hand(ctx, who.tenant, got.events, got.refused)
+}
+
+// sender is whose events a request holds.
+type sender struct {
+	tenant int32
+	known  bool
+	// later: nobody is known yet, but the key may stand in the body.
+	later bool
+}
+
+// authenticate finds out who sends, by the request's header. Where it returns false, it has answered.
+func (s *Server) authenticate(ctx exchange) (who sender, ok bool) {
+	key := credentials(ctx.Request.Header.Peek("Authorization"), ctx.Request.Header.Peek("X-Write-Key"))
+	if key == nil && ctx.shape.keyInQuery {
+		key = ctx.QueryArgs().Peek("access_token")
+	}
+	who.tenant, who.known = s.auth.tenant(key)
+	who.later = !who.known && key == nil && ctx.shape.keyInBody
+	return who, who.later || s.admit(ctx, who)
+}
+
+// admit reports whether the sender may send now; otherwise it has answered.
+func (s *Server) admit(ctx exchange, who sender) bool {
+	if !who.known {
+		ctx.Response.Header.Set("WWW-Authenticate", `Bearer realm="events"`)
+		problem(ctx, 401, "unauthorized",
+			"a write key is needed: Authorization: Bearer KEY, Basic with the key as user name, or X-Write-Key", -1)
+		return false
+	}
+	if wait := s.limiters[who.tenant].wait(ctx.Time()); wait > 0 {
+		s.metrics.limited.WithLabelValues(tenantLabel(who.tenant)).Inc()
+		retryAfter(ctx, wait)
+		problem(ctx, 429, "rate-limited",
+			"this tenant sends more than its limits in the tenants file; nothing was taken, send it again", -1)
+		return false
+	}
+	return true
+}
+
+// read reads and decompresses the body. Where it returns false, it has answered, and there is nothing to release.
+func (s *Server) read(ctx exchange, who sender) (*body, bool) {
+	// Before the body is read, so that a refusal costs little when it has to: its length stands for what its events
+	// weigh.
+	if !who.later && !ctx.shape.holds {
+		if err := s.buffer.Room(max(0, ctx.Request.Header.ContentLength())); err != nil {
+			s.overloaded(ctx, who.tenant, err)
+			return nil, false
+		}
+	}
+	b, failed := s.reader.read(ctx.RequestCtx)
+	if failed != nil {
+		s.fail(ctx, failed)
+		return nil, false
+	}
+	if ctx.shape.sniffs && bytes.HasPrefix(b.text, []byte("\x1f\x8b\x08")) {
+		if failed := s.reader.inflate(b); failed != nil {
+			s.reader.release(b)
+			s.fail(ctx, failed)
+			return nil, false
+		}
+	}
+	return b, true
+}
+
+// decoded is what a body held.
+type decoded struct {
+	events  []pipeline.Event
+	refused []refusal
+	// total counts the events, and size the bytes of the body.
+	total, size int
+}
+
+// decode decodes a body; what it returns does not refer to it. Where who was to be found later, it is.
+func (s *Server) decode(ctx exchange, in input, who *sender) (decoded, *malformed) {
+	d := s.decoders.Get().(*decoder)
+	d.reset(&s.cfg, who.tenant, ctx.Time())
+	m := ctx.shape.decode(d, in)
+	if m == nil && who.later {
+		who.tenant, who.known = s.auth.tenant([]byte(d.key))
+		d.tenant = who.tenant
+	}
+	got := decoded{total: d.count, size: len(in.body), refused: slices.Clone(d.refused)}
+	if m == nil && who.known {
+		got.events = d.take()
+	}
+	s.metrics.decoded.Add(float64(got.size))
+	// A request that waits for its outcome holds no decoder: that has a struct for every event, and pins the body.
+	d.drop()
+	s.decoders.Put(d)
+	return got, m
+}
+
+// hand passes the events on and answers with their outcome.
+func (s *Server) hand(ctx exchange, tenant int32, events []pipeline.Event, refused []refusal) {
+	if len(events) == 0 {
+		answer(ctx, refused, nil, false)
+		return
+	}
+	async := prefersAsync(&ctx.Request.Header)
+	var verdicts []pipeline.Verdict
+	var err error
+	if async {
+		err = s.buffer.AddAsync(events)
+	} else {
+		verdicts, err = s.add(s.wait(time.Now()), ctx, events)
+		if err == nil && len(verdicts) != len(events) {
+			panic(fmt.Sprintf("%d verdicts for %d events", len(verdicts), len(events)))
+		}
+	}
+	switch {
+	case err != nil:
+		s.refuse(ctx, tenant, err, len(events))
+	case async:
+		answerAccepted(ctx, len(events), refused)
+	default:
+		answer(ctx, refused, verdicts, bytes.Equal(ctx.QueryArgs().Peek("verdicts"), []byte("all")))
+	}
+}
+
+// patience is the context of all requests that begin until it is renewed.
+type patience struct {
+	context.Context
+	renew time.Time
+	end   context.CancelFunc // not called: its time ends it
+}
+
+// wait gives a context that ends after ingest.answer-timeout and up to an eighth more. Requests share it, since one of its
+// own costs a request 4 us, a tenth of what it costs at all.
+func (s *Server) wait(now time.Time) context.Context {
+	p := s.patience.Load()
+	if p == nil || !now.Before(p.renew) {
+		more := s.cfg.AnswerTimeout / 8
+		p = &patience{renew: now.Add(more)}
+		p.Context, p.end = context.WithDeadline(context.Background(), p.renew.Add(s.cfg.AnswerTimeout))
+		s.patience.Store(p)
+	}
+	return p
+}
+
+// holdFor is how long a request of a shape that holds waits for room: less than the 10 s after which posthog-node gives
+// a request up and repeats it.
+const holdFor = 8 * time.Second
+
+// add hands events to the buffer; where the shape says so, again and again while there is no room.
+func (s *Server) add(wait context.Context, ctx exchange, events []pipeline.Event) ([]pipeline.Verdict, error) {
+	give := ctx.Time().Add(holdFor)
+	for {
+		verdicts, err := s.buffer.Add(wait, events)
+		if err == nil || !ctx.shape.holds || !errors.Is(err, pipeline.ErrOverloaded) || time.Now().After(give) {
+			return verdicts, err
+		}
+		t := time.NewTimer(100 * time.Millisecond)
+		select {
+		case <-t.C:
+		case <-s.drain.Done():
+			t.Stop()
+			return nil, pipeline.ErrClosed
+		case <-wait.Done():
+			t.Stop()
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"sluice.example/sluice/pipeline"
+)
+
+// refuse answers for events that the buffer did not take, or whose outcome it does not know.
+func (s *Server) refuse(ctx exchange, tenant int32, err error, n int) {
+	if cause := refusedAs(err); cause != "" {
+		s.metrics.refusedEvents(tenant, cause, n)
+	}
+	if !errors.Is(err, pipeline.ErrOverloaded) {
+		s.unavailable(ctx, err)
+		return
+	}
+	s.overloaded(ctx, tenant, err)
+}
+
+// overloaded answers for events that there is no room for.
+func (s *Server) overloaded(ctx exchange, tenant int32, err error) {
+	s.metrics.overloaded.WithLabelValues(tenantLabel(tenant)).Inc()
+	wait := time.Second
+	if full := (*pipeline.Overloaded)(nil); errors.As(err, &full) {
+		wait = full.RetryAfter
+	}
+	retryAfter(ctx, wait)
+	problem(ctx, 429, "overloaded",
+		"more events come in than the database stores; nothing of this request was taken, send it again", -1)
+}
+
+// unavailable answers 503. The events may or may not be stored; after ErrClosed they are not.
+func (s *Server) unavailable(ctx exchange, err error) {
+	const again = "send the request again: events that carry an event_id are stored once however often they come"
+	retryAfter(ctx, time.Second)
+	switch {
+	case errors.Is(err, pipeline.ErrClosed):
+		ctx.SetConnectionClose()
+		problem(ctx, 503, "draining", "the server is shutting down and took nothing; send the request again", -1)
+	case errors.Is(err, context.DeadlineExceeded):
+		problem(ctx, 503, "outcome-unknown",
+			fmt.Sprintf("the outcome was not known within %s (ingest.answer-timeout); %s", s.cfg.AnswerTimeout, again), -1)
+	case errors.Is(err, pipeline.ErrUnavailable):
+		problem(ctx, 503, "unavailable", "the database is away; "+again, -1)
+	default:
+		s.log.Error("ingest: events were not stored", "error", err)
+		problem(ctx, 503, "unavailable", "the events could not be stored; "+again, -1)
+	}
+}
+
+func (s *Server) fail(ctx exchange, f *failure) {
+	switch f.status {
+	case 429:
+		retryAfter(ctx, time.Second)
+	case 415:
+		ctx.Response.Header.Set("Accept-Encoding", "gzip, zstd")
+	}
+	problem(ctx, f.status, f.kind, f.detail, f.offset)
+}
+
+// malformed answers for a body that can't be decoded.
+func (s *Server) malformed(ctx exchange, m *malformed) {
+	kind := "malformed-json"
+	switch m.status {
+	case 413:
+		kind = "too-many-events"
+	case 415:
+		kind = "unsupported-media-type"
+	}
+	problem(ctx, m.status, kind, m.detail, m.offset)
+}
+
+// refusedAs is why events were not taken, "" where they may be.
+func refusedAs(err error) string {
+	switch {
+	case errors.Is(err, pipeline.ErrOverloaded):
+		return "full"
+	case errors.Is(err, pipeline.ErrClosed):
+		return "draining"
+	}
+	return ""
+}

@@ -1,0 +1,149 @@
+package ingest
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"sluice.example/sluice/pipeline"
+)
+
+// route is what a path stands for.
+type route struct {
+	service service
+	shape   *shape
+	call    segmentCall // which one all events sent here are; "" where they say so themselves
+}
+
+// service is what a path does with requests.
+type service uint8
+
+const (
+	takesEvents service = iota
+	takesStream
+	answersFlags // to PostHog's clients, which ask for feature flags when they start
+)
+
+// routes by path, without a slash at the end.
+var routes = func() map[string]route {
+	m := map[string]route{
+		"/v1/events":      {shape: &native},
+		"/v1/stream":      {service: takesStream, shape: &native},
+		"/v1/cloudevents": {shape: &cloudevents},
+	}
+	for path, call := range segmentPaths {
+		m[path] = route{shape: &segment, call: call}
+	}
+	for _, path := range posthogPaths {
+		m[path] = route{shape: &posthog}
+	}
+	for _, path := range posthogFlags {
+		m[path] = route{service: answersFlags, shape: &posthog}
+	}
+	return m
+}()
+
+// exchange is a request and its answer, and whose.
+type exchange struct {
+	*fasthttp.RequestCtx
+	shape *shape
+}
+
+// route sends a request to where its path says.
+func (s *Server) route(request *fasthttp.RequestCtx) {
+	if s.cors(request) {
+		return
+	}
+	to, ok := routes[string(bytes.TrimSuffix(request.Path(), []byte("/")))]
+	if !ok {
+		problem(exchange{request, &native}, 404, "not-found", "there is nothing here; events go to POST /v1/events", -1)
+		return
+	}
+	ctx := exchange{request, to.shape}
+	switch {
+	case ctx.shape == &cloudevents && ctx.IsOptions() && len(ctx.Request.Header.Peek("WebHook-Request-Origin")) > 0:
+		// The sender asks whether it may send (CloudEvents webhooks, section 4); whoever has a write key may.
+		ctx.Response.Header.Set("Allow", "POST")
+		ctx.Response.Header.SetBytesV("WebHook-Allowed-Origin", ctx.Request.Header.Peek("WebHook-Request-Origin"))
+		ctx.Response.Header.Set("WebHook-Allowed-Rate", "*")
+	case to.service == answersFlags:
+		ctx.Response.Header.SetContentType("application/json")
+		ctx.Response.SetBodyString(noFlags)
+	case !ctx.IsPost():
+		ctx.Response.Header.Set("Allow", "POST")
+		problem(ctx, 405, "method-not-allowed", "events are sent by POST", -1)
+	case s.draining.Load():
+		s.unavailable(ctx, pipeline.ErrClosed)
+	case s.inFlight.Load() > int64(s.cfg.Concurrency):
+		retryAfter(ctx, time.Second)
+		problem(ctx, 429, "overloaded",
+			fmt.Sprintf("%d requests are being answered (ingest.concurrency)", s.cfg.Concurrency), -1)
+	case to.service == takesStream:
+		s.stream(ctx)
+	default:
+		s.events(ctx, to)
+	}
+	if status := ctx.Response.StatusCode(); ctx.shape.holds && (status == 429 || status == 503) {
+		// The connection ends without an answer: the client then keeps the events, where it would drop them on any status.
+		ctx.HijackSetNoResponse(true)
+		ctx.Hijack(func(net.Conn) {})
+	}
+}
+
+// discard reads on where an answer came before the end of the body, since a connection that is closed on unread bytes
+// is reset, and with it goes the answer. It costs no memory, and ends with the read timeout. What is longer than a
+// body may be is not waited for.
+func (s *Server) discard(ctx *fasthttp.RequestCtx) {
+	stream := ctx.RequestBodyStream()
+	if stream == nil || ctx.Response.StatusCode() < 400 {
+		return
+	}
+	n, err := io.CopyN(io.Discard, stream, int64(s.cfg.MaxBodyBytes))
+	if err == nil && n > 0 || err != nil && err != io.EOF {
+		ctx.SetConnectionClose()
+	}
+}
+
+// mediaType reports whether a Content-Type is one that is known, and whether it is NDJSON. Without one, a body is taken
+// for JSON; browsers' beacons say text/plain.
+func mediaType(t []byte) (lines, ok bool) {
+	if string(t) == "application/json" { // nearly always
+		return false, true
+	}
+	kind, params, _ := bytes.Cut(t, []byte(";"))
+	if params = bytes.ToLower(params); bytes.Contains(params, []byte("charset")) {
+		_, charset, _ := bytes.Cut(params, []byte("charset="))
+		charset, _, _ = bytes.Cut(charset, []byte(";"))
+		switch string(bytes.Trim(charset, ` "`)) {
+		case "utf-8", "utf8", "us-ascii":
+		default:
+			return false, false
+		}
+	}
+	switch string(bytes.ToLower(bytes.TrimSpace(kind))) {
+	case "", "application/json", "text/json", "text/plain":
+		return false, true
+	case "application/x-ndjson", "application/ndjson",
+		"application/jsonl", "application/x-jsonlines", "application/jsonlines":
+		return true, true
+	}
+	return false, false
+}
+
+// prefersAsync looks for respond-async among the preferences (RFC 7240).
+func prefersAsync(h *fasthttp.RequestHeader) bool {
+	if len(h.Peek("Prefer")) == 0 {
+		return false
+	}
+	found := false
+	for _, line := range h.PeekAll("Prefer") {
+		for _, p := range bytes.FieldsFunc(line, func(r rune) bool { return r == ',' || r == ';' }) {
+			found = found || bytes.EqualFold(bytes.TrimSpace(p), []byte("respond-async"))
+		}
+	}
+	return found
+}
