@@ -11,10 +11,10 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-// answer writes what became of each event. verdicts belong to the events that passed the door, refused to those that
+// answer writes what became of each event. verdicts belong to the events that passed the door, rejected to those that
 // did not; indexes in the answer count from 0 over the whole request.
-func answer(ctx exchange, refused []refusal, verdicts []pipeline.Verdict, all bool) {
-	o := count(refused, verdicts)
+func answer(ctx exchange, rejected []rejection, verdicts []pipeline.Verdict, all bool) {
+	o := count(rejected, verdicts)
 	b := make([]byte, 0, 128+32*(o.duplicate+o.rejected))
 	if o.rejected > 0 && o.stored+o.duplicate == 0 {
 		status := ctx.shape.status(422)
@@ -28,13 +28,13 @@ func answer(ctx exchange, refused []refusal, verdicts []pipeline.Verdict, all bo
 		ctx.Response.Header.SetContentType("application/json")
 		b = append(b, ctx.shape.head...)
 	}
-	b, _ = appendOutcome(b, refused, verdicts, 0, all)
+	b, _ = appendVerdicts(b, rejected, verdicts, 0, all)
 	ctx.Response.SetBodyRaw(append(b, "}\n"...))
 }
 
-// appendOutcome appends the members stored, duplicate, rejected and events. Indexes count from base.
-func appendOutcome(b []byte, refused []refusal, verdicts []pipeline.Verdict, base int, all bool) ([]byte, outcome) {
-	o := count(refused, verdicts)
+// appendVerdicts appends the members stored, duplicate, rejected and events. Indexes count from base.
+func appendVerdicts(b []byte, rejected []rejection, verdicts []pipeline.Verdict, base int, all bool) ([]byte, tally) {
+	o := count(rejected, verdicts)
 	b = append(b, `"stored":`...)
 	b = strconv.AppendInt(b, int64(o.stored), 10)
 	b = append(b, `,"duplicate":`...)
@@ -52,9 +52,9 @@ func appendOutcome(b []byte, refused []refusal, verdicts []pipeline.Verdict, bas
 	}
 	index := 0
 	for i := range verdicts {
-		for len(refused) > 0 && refused[0].index == index {
-			list(index, "rejected", refused[0].field, refused[0].reason)
-			refused = refused[1:]
+		for len(rejected) > 0 && rejected[0].index == index {
+			list(index, "rejected", rejected[0].field, rejected[0].reason)
+			rejected = rejected[1:]
 			index++
 		}
 		v := &verdicts[i]
@@ -70,15 +70,15 @@ func appendOutcome(b []byte, refused []refusal, verdicts []pipeline.Verdict, bas
 		}
 		index++
 	}
-	for i := range refused {
-		list(refused[i].index, "rejected", refused[i].field, refused[i].reason)
+	for i := range rejected {
+		list(rejected[i].index, "rejected", rejected[i].field, rejected[i].reason)
 	}
 	return append(b, ']'), o
 }
 
 // count counts the verdicts of the door and of the database together.
-func count(refused []refusal, verdicts []pipeline.Verdict) outcome {
-	o := outcome{events: len(refused) + len(verdicts), rejected: len(refused)}
+func count(rejected []rejection, verdicts []pipeline.Verdict) tally {
+	o := tally{events: len(rejected) + len(verdicts), rejected: len(rejected)}
 	for i := range verdicts {
 		switch verdicts[i].Outcome {
 		case pipeline.Stored:
@@ -93,7 +93,7 @@ func count(refused []refusal, verdicts []pipeline.Verdict) outcome {
 }
 
 // answerAccepted is the answer to Prefer: respond-async.
-func answerAccepted(ctx exchange, accepted int, refused []refusal) {
+func answerAccepted(ctx exchange, accepted int, rejected []rejection) {
 	ctx.SetStatusCode(202)
 	ctx.Response.Header.SetContentType("application/json")
 	ctx.Response.Header.Set("Preference-Applied", "respond-async")
@@ -101,13 +101,13 @@ func answerAccepted(ctx exchange, accepted int, refused []refusal) {
 	b = append(b, `{"accepted":`...)
 	b = strconv.AppendInt(b, int64(accepted), 10)
 	b = append(b, `,"rejected":`...)
-	b = strconv.AppendInt(b, int64(len(refused)), 10)
+	b = strconv.AppendInt(b, int64(len(rejected)), 10)
 	b = append(b, `,"events":[`...)
-	for i := range refused {
+	for i := range rejected {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendVerdict(b, refused[i].index, "rejected", refused[i].field, refused[i].reason)
+		b = appendVerdict(b, rejected[i].index, "rejected", rejected[i].field, rejected[i].reason)
 	}
 	b = append(b, "]}\n"...)
 	ctx.Response.SetBodyRaw(b)
@@ -158,7 +158,7 @@ func appendProblem(b []byte, status int, kind, detail string) []byte {
 }
 
 // retryAfter asks the client to wait at least d, in whole seconds and at least one. Up to a quarter more, by chance,
-// keeps those who were refused together from coming back together.
+// keeps those who were rejected together from coming back together.
 func retryAfter(ctx exchange, d time.Duration) {
 	seconds := max(1, int((d+time.Second-1)/time.Second))
 	seconds += rand.IntN(2 + seconds/4)

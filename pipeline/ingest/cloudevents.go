@@ -171,15 +171,15 @@ func (d *decoder) cloudElement(i int) int {
 	}
 	switch {
 	case version != "1.0":
-		dr.refuse("specversion", fmt.Sprintf("must be \"1.0\", not %q", cut([]byte(version))), "type")
+		dr.reject("specversion", fmt.Sprintf("must be \"1.0\", not %q", cut([]byte(version))), "type")
 	case id == "":
-		dr.refuse("id", "is required", "missing")
+		dr.reject("id", "is required", "missing")
 	case source == "":
-		dr.refuse("source", "is required", "missing")
+		dr.reject("source", "is required", "missing")
 	case strings.Contains(source, " "):
-		dr.refuse("source", "must be a URI reference, which holds no spaces", "type")
+		dr.reject("source", "must be a URI reference, which holds no spaces", "type")
 	case dr.e.Name == "":
-		dr.refuse("type", "is required", "missing")
+		dr.reject("type", "is required", "missing")
 	}
 	// The key is both. No source holds a space, so that no two pairs come to the same.
 	dr.id = []byte(source + " " + id)

@@ -21,7 +21,7 @@ func TestCloudEventsMapping(t *testing.T) {
 		for media, text := range map[string]string{structured: tt.text, batch: "[" + tt.text + "]"} {
 			d, events := shaped(t, &cloudevents, "", text, "Content-Type", media)
 			if len(events) != 1 || show(events[0]) != tt.want {
-				t.Errorf("%s:\ngot  %s, refused %+v\nwant %s", text, show(append(events, pipeline.Event{})[0]), d.refused, tt.want)
+				t.Errorf("%s:\ngot  %s, rejected %+v\nwant %s", text, show(append(events, pipeline.Event{})[0]), d.rejected, tt.want)
 			}
 		}
 	}
@@ -31,8 +31,8 @@ func TestCloudEventsMapping(t *testing.T) {
 		{`{"specversion":"1.0","type":"t","source":"a b","id":"1"}`, "source"}, {`{"specversion":"1.0","type":"t","source":"/s","id":"1","time":"x"}`, "time"},
 		{`{"specversion":"1.0","type":"t","source":"/s","id":"1","data":"\u0000"}`, "data"}, {`7`, ""},
 	} {
-		if d, events := shaped(t, &cloudevents, "", `[{`+head+`},`+tt.text+`]`, "Content-Type", batch); len(events) != 1 || len(d.refused) != 1 || d.refused[0].field != tt.field {
-			t.Errorf("%s: %d events, refused %+v; want field %q", tt.text, len(events), d.refused, tt.field)
+		if d, events := shaped(t, &cloudevents, "", `[{`+head+`},`+tt.text+`]`, "Content-Type", batch); len(events) != 1 || len(d.rejected) != 1 || d.rejected[0].field != tt.field {
+			t.Errorf("%s: %d events, rejected %+v; want field %q", tt.text, len(events), d.rejected, tt.field)
 		}
 	}
 }
@@ -52,7 +52,7 @@ func TestCloudEventsBinaryMode(t *testing.T) {
 	} {
 		d, events := shaped(t, &cloudevents, "", tt.body, append(tt.headers, head...)...)
 		if len(events) != 1 {
-			t.Errorf("%q: refused %+v", tt.body, d.refused)
+			t.Errorf("%q: rejected %+v", tt.body, d.rejected)
 			continue
 		}
 		// Headers come in no order.

@@ -15,11 +15,11 @@ func (s *Server) cors(ctx *fasthttp.RequestCtx) bool {
 	h := &ctx.Response.Header
 	h.Add("Vary", "Origin")
 	origin := string(ctx.Request.Header.Peek("Origin"))
-	any := slices.Contains(s.cfg.CORSOrigins, "*")
-	if origin == "" || !any && !slices.Contains(s.cfg.CORSOrigins, origin) {
+	everyone := slices.Contains(s.cfg.CORSOrigins, "*")
+	if origin == "" || !everyone && !slices.Contains(s.cfg.CORSOrigins, origin) {
 		return false
 	}
-	if any {
+	if everyone {
 		origin = "*"
 	}
 	h.Set("Access-Control-Allow-Origin", origin)

@@ -22,9 +22,9 @@ type decoder struct {
 
 	s jsontext.Scanner
 	// count is how many events the body holds so far: the index of the next.
-	count   int
-	events  []pipeline.Event
-	refused []refusal // by index, ascending
+	count    int
+	events   []pipeline.Event
+	rejected []rejection // by index, ascending
 
 	// key is the write key that a body held.
 	key string
@@ -35,8 +35,8 @@ type decoder struct {
 	moved   []byte
 }
 
-// refusal is an event that never becomes one.
-type refusal struct {
+// rejection is an event that never becomes one.
+type rejection struct {
 	index         int
 	field, reason string
 	// cause is the reason in one word, for the metric.
@@ -59,17 +59,17 @@ func (d *decoder) reset(cfg *Config, tenant int32, now time.Time) {
 	d.count = 0
 	clear(d.events) // they point into the body of an earlier request
 	d.events = d.events[:0]
-	clear(d.refused)
-	d.refused = d.refused[:0]
+	clear(d.rejected)
+	d.rejected = d.rejected[:0]
 	d.moved, d.key = nil, ""
 }
 
 // drop lets go of the body.
 func (d *decoder) drop() {
 	clear(d.events)
-	clear(d.refused)
+	clear(d.rejected)
 	clear(d.names[:cap(d.names)])
-	d.events, d.refused, d.moved, d.key, d.s.Text = d.events[:0], d.refused[:0], nil, "", nil
+	d.events, d.rejected, d.moved, d.key, d.s.Text = d.events[:0], d.rejected[:0], nil, "", nil
 }
 
 // open gives where the only JSON value of a body begins.
@@ -141,7 +141,7 @@ func (d *decoder) lines(b []byte) *malformed {
 			return m
 		}
 		if d.one(i, end) < 0 {
-			d.refuse("", fmt.Sprintf("the line is not JSON: at byte %d of the body, %s", d.s.FaultAt, d.s.Fault), "malformed")
+			d.reject("", fmt.Sprintf("the line is not JSON: at byte %d of the body, %s", d.s.FaultAt, d.s.Fault), "malformed")
 		}
 		start = end + 1
 	}
@@ -150,7 +150,7 @@ func (d *decoder) lines(b []byte) *malformed {
 
 // one decodes the only value between i and the end of a line. It gives -1 where that is no JSON.
 func (d *decoder) one(i, end int) int {
-	events, refused, count := len(d.events), len(d.refused), d.count
+	events, rejected, count := len(d.events), len(d.rejected), d.count
 	i = d.element(i)
 	if i >= 0 {
 		if i = d.s.Space(i); i < end {
@@ -158,7 +158,7 @@ func (d *decoder) one(i, end int) int {
 		}
 	}
 	if i < 0 {
-		d.events, d.refused, d.count = d.events[:events], d.refused[:refused], count
+		d.events, d.rejected, d.count = d.events[:events], d.rejected[:rejected], count
 	}
 	return i
 }
@@ -196,7 +196,7 @@ func (d *decoder) element(i int) int {
 	}
 	at := i
 	if i = d.s.Value(i); i >= 0 {
-		d.refuse("", "an event must be a JSON object, not "+given(d.s.Text[at:i]), "type")
+		d.reject("", "an event must be a JSON object, not "+given(d.s.Text[at:i]), "type")
 	}
 	return i
 }
@@ -232,13 +232,13 @@ func besideEvents(at int, head []byte) *malformed {
 		fmt.Sprintf(`nothing may stand beside "events" in its object, but %q does; put it into the events`, cut(name))}
 }
 
-func (d *decoder) refuse(field, reason, cause string) {
-	d.refused = append(d.refused, refusal{index: d.count, field: field, reason: reason, cause: cause})
+func (d *decoder) reject(field, reason, cause string) {
+	d.rejected = append(d.rejected, rejection{index: d.count, field: field, reason: reason, cause: cause})
 	d.count++
 }
 
 // take gives the events, whose strings and bytes now lie in one array of their own, in the order of the request
-// without those that were refused. They are the caller's, and the tenant's that d has by now.
+// without those that were rejected. They are the caller's, and the tenant's that d has by now.
 func (d *decoder) take() []pipeline.Event {
 	if len(d.events) == 0 {
 		return nil

@@ -117,8 +117,8 @@ func TestDecodeShapes(t *testing.T) {
 			}
 			continue
 		}
-		if tt.status != 0 || len(events) != tt.events || len(d.refused) != tt.bad || d.count != tt.events+tt.bad {
-			t.Errorf("%q: %d events, refused %+v, count %d; want %d, %d, status %d", tt.text, len(events), d.refused, d.count, tt.events, tt.bad, tt.status)
+		if tt.status != 0 || len(events) != tt.events || len(d.rejected) != tt.bad || d.count != tt.events+tt.bad {
+			t.Errorf("%q: %d events, rejected %+v, count %d; want %d, %d, status %d", tt.text, len(events), d.rejected, d.count, tt.events, tt.bad, tt.status)
 		}
 	}
 }
@@ -164,15 +164,15 @@ func TestOneBadEventOfEachKindAmongGoodOnes(t *testing.T) {
 		text := "[" + good + "," + tt.bad + "," + good + "]"
 		d, events, m := decode(t, DefaultConfig(), text, false)
 		if m != nil {
-			t.Errorf("%.200q: %+v; want only one event refused", tt.bad, *m)
+			t.Errorf("%.200q: %+v; want only one event rejected", tt.bad, *m)
 			continue
 		}
-		if len(events) != 2 || len(d.refused) != 1 || d.refused[0].index != 1 {
-			t.Errorf("%.200q: %d events, refused %+v; want 2, and index 1", tt.bad, len(events), d.refused)
+		if len(events) != 2 || len(d.rejected) != 1 || d.rejected[0].index != 1 {
+			t.Errorf("%.200q: %d events, rejected %+v; want 2, and index 1", tt.bad, len(events), d.rejected)
 			continue
 		}
-		if r := d.refused[0]; r.field != tt.field || !strings.Contains(r.reason, tt.reason) || r.cause == "" {
-			t.Errorf("%.200q: refused %+v; want field %q and a reason with %q", tt.bad, r, tt.field, tt.reason)
+		if r := d.rejected[0]; r.field != tt.field || !strings.Contains(r.reason, tt.reason) || r.cause == "" {
+			t.Errorf("%.200q: rejected %+v; want field %q and a reason with %q", tt.bad, r, tt.field, tt.reason)
 		}
 	}
 }
@@ -185,7 +185,7 @@ func TestIdentity(t *testing.T) {
 		t.Helper()
 		d, events, m := decode(t, cfg, `{"event_name":"x",`+fields+`}`, false)
 		if m != nil || len(events) != 1 {
-			t.Fatalf("%s: %v, refused %+v", fields, m, d.refused)
+			t.Fatalf("%s: %v, rejected %+v", fields, m, d.rejected)
 		}
 		return events[0]
 	}
@@ -212,8 +212,8 @@ func TestIdentity(t *testing.T) {
 		t.Errorf("a UUIDv7 older than max-age: %+v; want its time unknown", e)
 	}
 	d, _, _ := decode(t, cfg, `{"event_name":"x","event_id":"`+inV7(now.Add(72*time.Hour))+`"}`, false)
-	if len(d.refused) != 1 || d.refused[0].field != "event_id" {
-		t.Errorf("a UUIDv7 beyond max-ahead: refused %+v; want event_id", d.refused)
+	if len(d.rejected) != 1 || d.rejected[0].field != "event_id" {
+		t.Errorf("a UUIDv7 beyond max-ahead: rejected %+v; want event_id", d.rejected)
 	}
 }
 
@@ -232,7 +232,7 @@ func TestKeepUnknownFields(t *testing.T) {
 		// Twice in one request, so that the memory of the one is not that of the other.
 		d, events, m := decode(t, cfg, "["+tt.text+","+strings.Replace(tt.text, "1", "7", 1)+"]", false)
 		if m != nil || len(events) != 2 || string(events[0].Properties) != tt.want {
-			t.Errorf("%s: %v %+v, %d events; want properties %q", tt.text, m, d.refused, len(events), tt.want)
+			t.Errorf("%s: %v %+v, %d events; want properties %q", tt.text, m, d.rejected, len(events), tt.want)
 			continue
 		}
 		if !json.Valid(events[1].Properties) {
@@ -240,8 +240,8 @@ func TestKeepUnknownFields(t *testing.T) {
 		}
 	}
 	for _, text := range []string{`{"event_name":"x","n":1,"n":2}`, `{"event_name":"x","n":1,"\u006e":2}`, `{"event_name":"x","n":"\u0000"}`, `{"event_name":"x","n\u0000":1}`} {
-		if d, _, _ := decode(t, cfg, text, false); len(d.refused) != 1 {
-			t.Errorf("%s: refused %+v; want one", text, d.refused)
+		if d, _, _ := decode(t, cfg, text, false); len(d.rejected) != 1 {
+			t.Errorf("%s: rejected %+v; want one", text, d.rejected)
 		}
 	}
 }
@@ -279,7 +279,7 @@ func TestParseTime(t *testing.T) {
 		"2026-01-31T24:00:00Z", "2026-01-31T23:60:00Z", "2026-01-31T23:59:61Z", "2026-01-31T23:59:59.Z", "2026-01-31T23:59:59.5", "2026-01-31T23:59:59+0200", "2026-01-31T23:59:59+24:00",
 		"2026-01-31T23:59:59,5Z", "2026-01-31T23:59:59Zx", "2026-1-31T23:59:59Z00", "+026-01-31T23:59:59Z", "2026-01-31T2 :59:59Z", "1900-02-29T00:00:00Z"} {
 		if got, ok := parseTime([]byte(text)); ok {
-			t.Errorf("parseTime(%q) = %v; want a refusal", text, got)
+			t.Errorf("parseTime(%q) = %v; want none", text, got)
 		}
 	}
 }
@@ -313,13 +313,13 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		events := d.take()
-		if len(events)+len(d.refused) != d.count {
-			t.Fatalf("%q: %d events and %d refused of %d", text, len(events), len(d.refused), d.count)
+		if len(events)+len(d.rejected) != d.count {
+			t.Fatalf("%q: %d events and %d rejected of %d", text, len(events), len(d.rejected), d.count)
 		}
 		last := -1
-		for _, r := range d.refused {
+		for _, r := range d.rejected {
 			if r.index <= last || r.index >= d.count || r.reason == "" || r.cause == "" {
-				t.Fatalf("%q: refused %+v after index %d of %d", text, r, last, d.count)
+				t.Fatalf("%q: rejected %+v after index %d of %d", text, r, last, d.count)
 			}
 			last = r.index
 		}
@@ -358,7 +358,7 @@ func BenchmarkDecode(b *testing.B) {
 			for b.Loop() {
 				d.reset(&cfg, 1, now)
 				if m := d.json(text); m != nil || len(d.take()) != n {
-					b.Fatal(m, d.refused)
+					b.Fatal(m, d.rejected)
 				}
 			}
 			events := float64(b.N) * float64(n)

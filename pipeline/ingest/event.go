@@ -59,7 +59,7 @@ func field(name []byte) (which, most int) {
 	return noField, 0
 }
 
-// event decodes the object at i into one more event or one more refusal, and returns the index after it, or -1. Where
+// event decodes the object at i into one more event or one more rejection, and returns the index after it, or -1. Where
 // the object is the whole body, one without a name that holds an array named "events" was meant to hold events and
 // nothing else.
 func (d *decoder) event(i int, whole bool) (end int, m *malformed) {
@@ -84,7 +84,7 @@ func (d *decoder) event(i int, whole bool) (end int, m *malformed) {
 		case which == noField:
 			d.keep(&dr, m)
 		case seen&(1<<which) != 0:
-			dr.refuse(string(m.Name()), "appears twice in this event", "duplicate_field")
+			dr.reject(string(m.Name()), "appears twice in this event", "duplicate_field")
 		case m.Raw()[0] == 'n':
 			seen |= 1 << which // null is as good as absent
 		case m.Flaw != jsontext.FlawNone:
@@ -108,14 +108,14 @@ func (d *decoder) event(i int, whole bool) (end int, m *malformed) {
 func (dr *draft) set(m *jsontext.Member, which, most int) {
 	if which == fieldProperties {
 		if m.Raw()[0] != '{' {
-			dr.refuse("properties", "must be a JSON object, not "+given(m.Raw()), "type")
+			dr.reject("properties", "must be a JSON object, not "+given(m.Raw()), "type")
 			return
 		}
 		dr.properties = m.Raw()
 		return
 	}
 	if m.Raw()[0] != '"' {
-		dr.refuse(string(m.Name()), "must be a string, not "+given(m.Raw()), "type")
+		dr.reject(string(m.Name()), "must be a string, not "+given(m.Raw()), "type")
 		return
 	}
 	text := m.Raw()[1 : len(m.Raw())-1]
@@ -124,10 +124,10 @@ func (dr *draft) set(m *jsontext.Member, which, most int) {
 	}
 	switch {
 	case len(text) > most:
-		dr.refuse(string(m.Name()), fmt.Sprintf("is %d bytes long; %d are allowed", len(text), most), "too_long")
+		dr.reject(string(m.Name()), fmt.Sprintf("is %d bytes long; %d are allowed", len(text), most), "too_long")
 		return
 	case len(text) == 0 && (which == fieldName || which == fieldTime):
-		dr.refuse(string(m.Name()), "must not be empty", "missing")
+		dr.reject(string(m.Name()), "must not be empty", "missing")
 		return
 	case len(text) == 0:
 		return
@@ -173,7 +173,7 @@ func (d *decoder) identify(dr *draft) {
 	if len(dr.when) > 0 {
 		t, ok := parseTime(dr.when)
 		if !ok {
-			dr.refuse(dr.whenName, fmt.Sprintf("must be a time as in RFC 3339 with its offset, like "+
+			dr.reject(dr.whenName, fmt.Sprintf("must be a time as in RFC 3339 with its offset, like "+
 				"2026-01-31T23:59:59.123Z or 2026-01-31T23:59:59+02:00, not %q", cut(dr.when)), "time")
 			return
 		}
@@ -186,7 +186,7 @@ func (d *decoder) identify(dr *draft) {
 		e.OccurredAt = d.now
 	case known && inside.After(d.newest):
 		// Taken as unknown now, its time would be known to a retry after the clock has caught up: two keys.
-		dr.refuse(dr.idName, fmt.Sprintf("holds the time %s (UUID version 7), which is more than %s ahead "+
+		dr.reject(dr.idName, fmt.Sprintf("holds the time %s (UUID version 7), which is more than %s ahead "+
 			"(ingest.max-ahead); send %s", inside.Format(time.RFC3339), d.cfg.MaxAhead, dr.whenName), "time")
 	case known && !inside.Before(d.oldest):
 		e.OccurredAt = inside
@@ -195,14 +195,14 @@ func (d *decoder) identify(dr *draft) {
 	}
 }
 
-// checkTime refuses a time that the client gave which is too far away.
+// checkTime rejects a time that the client gave which is too far away.
 func (d *decoder) checkTime(dr *draft, t time.Time) {
 	switch {
 	case t.Before(d.oldest):
-		dr.refuse(dr.whenName, fmt.Sprintf("is %s, more than %s ago (ingest.max-age)",
+		dr.reject(dr.whenName, fmt.Sprintf("is %s, more than %s ago (ingest.max-age)",
 			t.Format(time.RFC3339), d.cfg.MaxAge), "time")
 	case t.After(d.newest):
-		dr.refuse(dr.whenName, fmt.Sprintf("is %s, more than %s ahead (ingest.max-ahead)",
+		dr.reject(dr.whenName, fmt.Sprintf("is %s, more than %s ahead (ingest.max-ahead)",
 			t.Format(time.RFC3339), d.cfg.MaxAhead), "time")
 	}
 }

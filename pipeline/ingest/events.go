@@ -44,8 +44,8 @@ func (s *Server) events(ctx exchange, to route) {
 	}
 	s.limiters[who.tenant].spend(got.total, got.size)
 	s.metrics.receivedEvents(who.tenant, got.total)
-	s.metrics.rejectedEvents(who.tenant, got.refused)
-	s.hand(ctx, who.tenant, got.events, got.refused)
+	s.metrics.rejectedEvents(who.tenant, got.rejected)
+	s.hand(ctx, who.tenant, got.events, got.rejected)
 }
 
 // sender is whose events a request holds.
@@ -112,8 +112,8 @@ func (s *Server) read(ctx exchange, who sender) (*body, bool) {
 
 // decoded is what a body held.
 type decoded struct {
-	events  []pipeline.Event
-	refused []refusal
+	events   []pipeline.Event
+	rejected []rejection
 	// total counts the events, and size the bytes of the body.
 	total, size int
 }
@@ -127,7 +127,7 @@ func (s *Server) decode(ctx exchange, in input, who *sender) (decoded, *malforme
 		who.tenant, who.known = s.auth.tenant([]byte(d.key))
 		d.tenant = who.tenant
 	}
-	got := decoded{total: d.count, size: len(in.body), refused: slices.Clone(d.refused)}
+	got := decoded{total: d.count, size: len(in.body), rejected: slices.Clone(d.rejected)}
 	if m == nil && who.known {
 		got.events = d.take()
 	}
@@ -139,9 +139,9 @@ func (s *Server) decode(ctx exchange, in input, who *sender) (decoded, *malforme
 }
 
 // hand passes the events on and answers with their outcome.
-func (s *Server) hand(ctx exchange, tenant int32, events []pipeline.Event, refused []refusal) {
+func (s *Server) hand(ctx exchange, tenant int32, events []pipeline.Event, rejected []rejection) {
 	if len(events) == 0 {
-		answer(ctx, refused, nil, false)
+		answer(ctx, rejected, nil, false)
 		return
 	}
 	async := prefersAsync(&ctx.Request.Header)
@@ -159,9 +159,9 @@ func (s *Server) hand(ctx exchange, tenant int32, events []pipeline.Event, refus
 	case err != nil:
 		s.refuse(ctx, tenant, err, len(events))
 	case async:
-		answerAccepted(ctx, len(events), refused)
+		answerAccepted(ctx, len(events), rejected)
 	default:
-		answer(ctx, refused, verdicts, bytes.Equal(ctx.QueryArgs().Peek("verdicts"), []byte("all")))
+		answer(ctx, rejected, verdicts, bytes.Equal(ctx.QueryArgs().Peek("verdicts"), []byte("all")))
 	}
 }
 

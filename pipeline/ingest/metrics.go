@@ -90,9 +90,9 @@ func (m *Metrics) receivedEvents(tenant int32, n int) {
 	c.(prometheus.Counter).Add(float64(n))
 }
 
-func (m *Metrics) rejectedEvents(tenant int32, refused []refusal) {
-	for i := range refused {
-		m.rejected.WithLabelValues(tenantLabel(tenant), refused[i].cause).Inc()
+func (m *Metrics) rejectedEvents(tenant int32, rejected []rejection) {
+	for i := range rejected {
+		m.rejected.WithLabelValues(tenantLabel(tenant), rejected[i].cause).Inc()
 	}
 }
 

@@ -135,15 +135,15 @@ func (d *decoder) posthogEvent(i int) int {
 		dr.e.SessionID, dr.e.PageURL, dr.e.Referrer, dr.e.UserAgent = p[3], p[4], p[5], p[6]
 		for _, id := range []string{distinct, dr.e.AnonymousID, dr.e.SessionID} {
 			if len(id) > maxID {
-				dr.refuse("properties", "hold an id of more than 512 bytes", "too_long")
+				dr.reject("properties", "hold an id of more than 512 bytes", "too_long")
 			}
 		}
 	}
 	if dr.e.Name == "" {
-		dr.refuse("event", "is required", "missing")
+		dr.reject("event", "is required", "missing")
 	}
 	if distinct == "" {
-		dr.refuse("distinct_id", "is required", "missing")
+		dr.reject("distinct_id", "is required", "missing")
 	}
 	if d.count > 0 && key != d.key {
 		key = "" // events of several tenants in one request: nobody's

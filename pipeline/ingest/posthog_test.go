@@ -28,7 +28,7 @@ func TestPostHogMapping(t *testing.T) {
 		for _, body := range []string{`{"api_key":"k","batch":[` + tt.text + `],"sent_at":"x"}`, tt.text, `[` + tt.text + `]`} {
 			d, events := shaped(t, &posthog, "", body)
 			if len(events) != 1 || show(events[0]) != tt.want {
-				t.Errorf("%s:\ngot  %s, refused %+v\nwant %s", body, show(append(events, pipeline.Event{})[0]), d.refused, tt.want)
+				t.Errorf("%s:\ngot  %s, rejected %+v\nwant %s", body, show(append(events, pipeline.Event{})[0]), d.rejected, tt.want)
 			}
 		}
 	}
@@ -41,8 +41,8 @@ func TestPostHogMapping(t *testing.T) {
 		{`{"distinct_id":"u"}`, "event"}, {`{"event":"x"}`, "distinct_id"}, {`{"event":"x","distinct_id":{}}`, "distinct_id"}, {`{"event":"x","distinct_id":"u","properties":1}`, "properties"},
 		{`{"event":"x","properties":{"distinct_id":"` + strings.Repeat("d", 600) + `"}}`, "properties"}, {`{"event":"x","distinct_id":"u","uuid":"a\u0000"}`, "uuid"}, {`5`, ""},
 	} {
-		if d, events := shaped(t, &posthog, "", `{"batch":[{"event":"x","distinct_id":"u"},`+tt.text+`]}`); len(events) != 1 || len(d.refused) != 1 || d.refused[0].index != 1 || d.refused[0].field != tt.field {
-			t.Errorf("%s: %d events, refused %+v; want index 1, field %q", tt.text, len(events), d.refused, tt.field)
+		if d, events := shaped(t, &posthog, "", `{"batch":[{"event":"x","distinct_id":"u"},`+tt.text+`]}`); len(events) != 1 || len(d.rejected) != 1 || d.rejected[0].index != 1 || d.rejected[0].field != tt.field {
+			t.Errorf("%s: %d events, rejected %+v; want index 1, field %q", tt.text, len(events), d.rejected, tt.field)
 		}
 	}
 }

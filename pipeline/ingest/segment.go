@@ -157,7 +157,7 @@ func (d *decoder) segmentCall(i int, call segmentCall, shared []byte) int {
 	}
 	dr.e.Name = dr.callName(call, name)
 	if dr.e.UserID == "" && dr.e.AnonymousID == "" {
-		dr.refuse("userId", "userId or anonymousId is required", "missing")
+		dr.reject("userId", "userId or anonymousId is required", "missing")
 	}
 	if dr.bad.reason == "" {
 		dr.e.PageURL = first(lookup(dr.properties, "url"), lookup(around, "page", "url"))
@@ -173,15 +173,15 @@ func (dr *draft) callName(call segmentCall, event string) string {
 	switch call {
 	case callTrack:
 		if event == "" {
-			dr.refuse("event", "is required of a track call", "missing")
+			dr.reject("event", "is required of a track call", "missing")
 		}
 		return event
 	case callIdentify, callPage, callScreen, callGroup, callAlias:
 		return string(call)
 	case "":
-		dr.refuse("type", "is required", "missing")
+		dr.reject("type", "is required", "missing")
 	default:
-		dr.refuse("type", "must be track, identify, page, screen, group or alias, not "+string(call), "type")
+		dr.reject("type", "must be track, identify, page, screen, group or alias, not "+string(call), "type")
 	}
 	return event
 }

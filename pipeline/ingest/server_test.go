@@ -298,7 +298,7 @@ func TestStatusCodes(t *testing.T) {
 		{"two gzip members", gz("["+good) + gz(","+good+"]"), encoded("GZIP"), 200, func(r reply) bool { return r.json.Stored == 2 }},
 		{"zstd", zst(good), encoded("zstd"), 200, func(r reply) bool { return r.json.Stored == 1 }},
 		{"beacon", good, []string{"Content-Type", "text/plain;charset=UTF-8"}, 200, nil},
-		{"all refused", `[{},{}]`, nil, 422, func(r reply) bool {
+		{"all rejected", `[{},{}]`, nil, 422, func(r reply) bool {
 			return r.json.Rejected == 2 && len(r.json.Events) == 2 && r.json.Events[1].Index == 1
 		}},
 		{"malformed", `[` + good + `,]`, nil, 400, func(r reply) bool { return r.json.Offset == 20 && strings.Contains(r.body, `"offset":20`) }},
@@ -323,7 +323,7 @@ func TestStatusCodes(t *testing.T) {
 		{"async", `[{},` + good + `]`, []string{"Prefer", "wait=5, Respond-Async"}, 202, func(r reply) bool {
 			return r.json.Accepted == 1 && r.json.Rejected == 1 && r.json.Events[0].Index == 0 && r.header.Get("Preference-Applied") == "respond-async"
 		}},
-		{"async, all refused", `[{}]`, []string{"Prefer", "respond-async"}, 422, nil},
+		{"async, all rejected", `[{}]`, []string{"Prefer", "respond-async"}, 422, nil},
 	} {
 		r := d.post(tt.body, tt.headers...)
 		if r.status != tt.status || tt.check != nil && !tt.check(r) {

@@ -57,30 +57,30 @@ type draft struct {
 	// The event's id and time, and what the client calls them.
 	id, when         []byte
 	idName, whenName string
-	bad              refusal
+	bad              rejection
 	// properties is an object whose members become the event's properties, beside one object of the name inside, in which
 	// all else is kept that the client sent.
 	properties []byte
 	inside     string
 }
 
-// refuse keeps the first reason why the event can't be stored.
-func (dr *draft) refuse(field, reason, cause string) {
+// reject keeps the first reason why the event can't be stored.
+func (dr *draft) reject(field, reason, cause string) {
 	if dr.bad.reason == "" {
-		dr.bad = refusal{field: field, reason: reason, cause: cause}
+		dr.bad = rejection{field: field, reason: reason, cause: cause}
 	}
 }
 
-// flawed refuses a member whose name or value PostgreSQL cannot store.
+// flawed rejects a member whose name or value PostgreSQL cannot store.
 func (dr *draft) flawed(m *jsontext.Member) {
 	f, what := m.Flaw, ""
 	if m.NameFlaw != jsontext.FlawNone {
 		f, what = m.NameFlaw, "the name of the field "
 	}
-	dr.refuse(cut(m.Name()), fmt.Sprintf("%s%s, at byte %d of the body", what, flawReason(f), m.FlawAt), flawCause(f))
+	dr.reject(cut(m.Name()), fmt.Sprintf("%s%s, at byte %d of the body", what, flawReason(f), m.FlawAt), flawCause(f))
 }
 
-// check refuses what can't be stored, and reports whether the member has a value at all.
+// check rejects what can't be stored, and reports whether the member has a value at all.
 func (dr *draft) check(m *jsontext.Member) bool {
 	if m.NameFlaw != jsontext.FlawNone || m.Flaw != jsontext.FlawNone {
 		dr.flawed(m)
@@ -98,10 +98,10 @@ func (dr *draft) text(m *jsontext.Member, most int) string {
 	t, ok := plainText(m.Raw())
 	switch {
 	case !ok:
-		dr.refuse(string(m.Name()), "must be a string, not "+given(m.Raw()), "type")
+		dr.reject(string(m.Name()), "must be a string, not "+given(m.Raw()), "type")
 		return ""
 	case len(t) > most:
-		dr.refuse(string(m.Name()), fmt.Sprintf("is %d bytes long; %d are allowed", len(t), most), "too_long")
+		dr.reject(string(m.Name()), fmt.Sprintf("is %d bytes long; %d are allowed", len(t), most), "too_long")
 		return ""
 	}
 	return t
@@ -128,7 +128,7 @@ func (dr *draft) object(m *jsontext.Member) []byte {
 		return nil
 	}
 	if m.Raw()[0] != '{' {
-		dr.refuse(string(m.Name()), "must be a JSON object, not "+given(m.Raw()), "type")
+		dr.reject(string(m.Name()), "must be a JSON object, not "+given(m.Raw()), "type")
 		return nil
 	}
 	return m.Raw()
@@ -186,20 +186,20 @@ func columnText(raw []byte) string {
 	return t
 }
 
-// finish makes the draft an event, or a refusal. size is how long it is as JSON.
+// finish makes the draft an event, or a rejection. size is how long it is as JSON.
 func (d *decoder) finish(dr *draft, size int) {
 	if size > d.cfg.MaxEventBytes {
-		dr.refuse("", fmt.Sprintf("the event is %d bytes of JSON; %d are allowed (ingest.max-event-bytes)",
+		dr.reject("", fmt.Sprintf("the event is %d bytes of JSON; %d are allowed (ingest.max-event-bytes)",
 			size, d.cfg.MaxEventBytes), "too_long")
 	}
 	if dr.inside == "" && dr.e.Name == "" {
-		dr.refuse("event_name", "is required", "missing")
+		dr.reject("event_name", "is required", "missing")
 	}
 	if dr.bad.reason == "" {
 		d.identify(dr)
 	}
 	if dr.bad.reason != "" {
-		d.refuse(dr.bad.field, dr.bad.reason, dr.bad.cause)
+		d.reject(dr.bad.field, dr.bad.reason, dr.bad.cause)
 		return
 	}
 	dr.e.ReceivedAt = d.now

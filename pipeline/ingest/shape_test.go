@@ -92,7 +92,7 @@ func TestSegmentMapping(t *testing.T) {
 		}
 		d, events := shaped(t, &segment, tt.call, text)
 		if len(events) != 1 || show(events[0]) != tt.want {
-			t.Errorf("%s:\ngot  %s, refused %+v\nwant %s", tt.text, show(append(events, pipeline.Event{})[0]), d.refused, tt.want)
+			t.Errorf("%s:\ngot  %s, rejected %+v\nwant %s", tt.text, show(append(events, pipeline.Event{})[0]), d.rejected, tt.want)
 		}
 	}
 	// What the batch says of all its calls.
@@ -102,7 +102,7 @@ func TestSegmentMapping(t *testing.T) {
 	}
 }
 
-func TestSegmentRefusals(t *testing.T) {
+func TestSegmentRejections(t *testing.T) {
 	for _, tt := range []struct{ text, field, reason string }{
 		{`{"type":"track","userId":"u"}`, "event", "required"},
 		{`{"event":"x","userId":"u"}`, "type", "required"},
@@ -120,8 +120,8 @@ func TestSegmentRefusals(t *testing.T) {
 	} {
 		good := `{"type":"track","event":"x","userId":"u"}`
 		d, events := shaped(t, &segment, "", `{"batch":[`+good+`,`+tt.text+`,`+good+`]}`)
-		if len(events) != 2 || len(d.refused) != 1 || d.refused[0].index != 1 || d.refused[0].field != tt.field || !strings.Contains(d.refused[0].reason, tt.reason) {
-			t.Errorf("%s: %d events, refused %+v; want index 1, field %q, reason with %q", tt.text, len(events), d.refused, tt.field, tt.reason)
+		if len(events) != 2 || len(d.rejected) != 1 || d.rejected[0].index != 1 || d.rejected[0].field != tt.field || !strings.Contains(d.rejected[0].reason, tt.reason) {
+			t.Errorf("%s: %d events, rejected %+v; want index 1, field %q, reason with %q", tt.text, len(events), d.rejected, tt.field, tt.reason)
 		}
 	}
 }
@@ -214,8 +214,8 @@ func FuzzShapes(f *testing.F) {
 					t.Fatalf("%s %q: the body was written to: %q", name, text, body)
 				}
 				events := d.take()
-				if len(events)+len(d.refused) != d.count {
-					t.Fatalf("%s %q: %d events and %d refused of %d", name, text, len(events), len(d.refused), d.count)
+				if len(events)+len(d.rejected) != d.count {
+					t.Fatalf("%s %q: %d events and %d rejected of %d", name, text, len(events), len(d.rejected), d.count)
 				}
 				for _, e := range events {
 					if e.Name == "" || e.OccurredAt.IsZero() || e.ReceivedAt.IsZero() || e.Tenant != 1 {

@@ -48,14 +48,14 @@ type stream struct {
 	body     body // counts the memory
 	chunk    []byte
 	skipping bool // the rest of a line that is too long
-	total    outcome
+	total    tally
 	out      []byte
 	sent     int
 	ended    bool
 }
 
-// outcome counts verdicts.
-type outcome struct{ events, stored, duplicate, rejected int }
+// tally counts verdicts.
+type tally struct{ events, stored, duplicate, rejected int }
 
 // stream opens the answer; everything else happens while it is written.
 func (s *Server) stream(ctx exchange) {
@@ -245,7 +245,7 @@ func (st *stream) next() {
 		}
 		d.reset(&st.s.cfg, st.tenant, time.Now())
 		if st.skipping {
-			d.refuse("", fmt.Sprintf("the line is longer than %d bytes (ingest.max-event-bytes)", st.s.cfg.MaxEventBytes), "too_long")
+			d.reject("", fmt.Sprintf("the line is longer than %d bytes (ingest.max-event-bytes)", st.s.cfg.MaxEventBytes), "too_long")
 		} else if m := d.lines(lines); m != nil {
 			panic(m.detail) // lines gives no more events than a request may hold
 		}
@@ -255,7 +255,7 @@ func (st *stream) next() {
 		st.chunk = st.chunk[:copy(st.chunk, rest)]
 		if d.count > 0 {
 			st.s.metrics.receivedEvents(st.tenant, d.count)
-			st.s.metrics.rejectedEvents(st.tenant, d.refused)
+			st.s.metrics.rejectedEvents(st.tenant, d.rejected)
 			if !st.write(events, d, size) {
 				return
 			}
@@ -277,7 +277,7 @@ func (st *stream) lines() (lines, rest []byte, last bool, err error) {
 	st.skipping = false
 	for {
 		if end := nthLine(st.chunk, st.s.cfg.MaxEvents); end > 0 {
-			if skipped { // up to here it belongs to the line that was refused already
+			if skipped { // up to here it belongs to the line that was rejected already
 				end = bytes.IndexByte(st.chunk, '\n') + 1
 				st.chunk = st.chunk[:copy(st.chunk, st.chunk[end:])]
 				skipped = false
@@ -339,8 +339,8 @@ func (st *stream) write(events []pipeline.Event, d *decoder, size int) bool {
 	st.out = append(st.out, `,"count":`...)
 	st.out = strconv.AppendInt(st.out, int64(d.count), 10)
 	st.out = append(st.out, ',')
-	var o outcome
-	st.out, o = appendOutcome(st.out, d.refused, verdicts, st.total.events, false)
+	var o tally
+	st.out, o = appendVerdicts(st.out, d.rejected, verdicts, st.total.events, false)
 	st.out = append(st.out, "}\n"...)
 	st.total.events += o.events
 	st.total.stored += o.stored

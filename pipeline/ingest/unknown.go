@@ -13,7 +13,7 @@ import (
 // Each unknown field of an event is compared with those before it.
 const maxUnknown = 64
 
-// keep deals with a field that events do not have: it refuses it, with the field that may have been meant, or puts
+// keep deals with a field that events do not have: it rejects it, with the field that may have been meant, or puts
 // it by for properties.
 func (d *decoder) keep(dr *draft, m *jsontext.Member) {
 	if !d.cfg.KeepUnknownFields {
@@ -23,7 +23,7 @@ func (d *decoder) keep(dr *draft, m *jsontext.Member) {
 		} else {
 			reason += "; put it into properties, or set ingest.keep-unknown-fields"
 		}
-		dr.refuse(cut(m.Name()), reason, "unknown_field")
+		dr.reject(cut(m.Name()), reason, "unknown_field")
 		return
 	}
 	if m.Flaw != jsontext.FlawNone {
@@ -32,12 +32,12 @@ func (d *decoder) keep(dr *draft, m *jsontext.Member) {
 	}
 	for _, n := range d.names {
 		if bytes.Equal(n, m.Name()) {
-			dr.refuse(cut(m.Name()), "appears twice in this event", "duplicate_field")
+			dr.reject(cut(m.Name()), "appears twice in this event", "duplicate_field")
 			return
 		}
 	}
 	if len(d.names) == maxUnknown {
-		dr.refuse(cut(m.Name()), fmt.Sprintf("is one unknown field more than the %d that can be kept; put them into properties",
+		dr.reject(cut(m.Name()), fmt.Sprintf("is one unknown field more than the %d that can be kept; put them into properties",
 			maxUnknown), "unknown_field")
 		return
 	}
