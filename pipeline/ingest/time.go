@@ -3,7 +3,8 @@ package ingest
 import "time"
 
 // parseTime reads RFC 3339 with an offset, cut to the microsecond. A leap second is the second after it, as in
-// PostgreSQL. It is several times faster than time.Parse, which matters once an event.
+// PostgreSQL, and the letters may be small, which time.Parse takes neither of. It costs an event 20 to 35 ns;
+// time.Parse costs 35 to 65 (BenchmarkTime, 2 cores, Go 1.26).
 func parseTime(b []byte) (time.Time, bool) {
 	if len(b) < 20 || b[4] != '-' || b[7] != '-' || b[13] != ':' || b[16] != ':' ||
 		b[10] != 'T' && b[10] != 't' && b[10] != ' ' {
@@ -51,11 +52,10 @@ func parseTime(b []byte) (time.Time, bool) {
 	default:
 		return time.Time{}, false
 	}
-	t := time.Date(year, time.Month(month), day, hour, minute, second-offset, nanos/1000*1000, time.UTC)
-	return t, true
+	return time.Date(year, time.Month(month), day, hour, minute, second-offset, nanos/1000*1000, time.UTC), true
 }
 
-// two reads two digits, or gives -1.
+// two reads two digits, or returns -1.
 func two(b []byte) int {
 	t, u := b[0]-'0', b[1]-'0'
 	if t > 9 || u > 9 {
