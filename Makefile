@@ -1,4 +1,4 @@
-.PHONY: help setup build run demo test fuzz race lint tidy bench bench-quick figures loadtest
+.PHONY: help setup build run demo test fuzz race lint tidy module bench bench-quick figures loadtest
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # "./..." ends where the next go.mod begins, so what is for all of the code runs in the folder of each.
 MODULES = $(sort $(dir $(shell find . -name node_modules -prune -o -name go.mod -print)))
@@ -40,6 +40,13 @@ lint: ## gofmt, go vet, staticcheck
 
 tidy: ## go mod tidy in every module, after a change of imports
 	$(call in_each_module,go mod tidy)
+
+module: ## another module path everywhere: make module NAME=git.example.org/you/sluice
+	@case "$(NAME)" in *[!A-Za-z0-9._~/-]*) false;; [!/]*.*/[!/]*) ;; *) false;; esac || \
+	  { echo "make module NAME=host.domain/path: a path whose first part has a dot" >&2; exit 2; }
+	@export OLD="$$(GOWORK=off go list -m)" NEW="$(NAME)"; \
+	  git grep -lzIF "$$OLD" | xargs -0 perl -pi -e 's/\Q$$ENV{OLD}\E/$$ENV{NEW}/g'
+	@gofmt -w $$(git ls-files '*.go')
 
 bench: setup build ## each path beside its floor, about 10 minutes: a table here, charts in bench/out/report.html
 	bin/pipeline bench
