@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -134,7 +135,9 @@ func (d described) MustRegister(all ...prometheus.Collector) {
 
 func (d described) Unregister(prometheus.Collector) bool { return false }
 
-func metricsTable(t *testing.T) string {
+// allMetrics is what a running process registers, the line of each by its name.
+func allMetrics(t *testing.T) map[string]string {
+	t.Helper()
 	d := described{names: map[string]string{}}
 	db := &database{url: "postgres:///not-connected-to"}
 	defer db.close(t.Context())
@@ -145,11 +148,29 @@ func metricsTable(t *testing.T) string {
 	if _, err := build(defaultConfig(), p, d, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	var lines []string
-	for _, line := range d.names {
-		lines = append(lines, line)
+	return d.names
+}
+
+// OpenMetrics names a counter's family without _total, and adds suffixes of its own to the samples of others. A name
+// that is another one with such a suffix would make the two one family, which scrapers refuse.
+func TestMetricFamiliesAreApart(t *testing.T) {
+	metrics := allMetrics(t)
+	if len(metrics) < 50 {
+		t.Fatalf("%d metrics; is this the whole process?", len(metrics))
 	}
-	slices.Sort(lines)
+	for name := range metrics {
+		for _, suffix := range []string{"_total", "_created", "_bucket", "_count", "_sum", "_info"} {
+			family, cut := strings.CutSuffix(name, suffix)
+			if _, taken := metrics[family]; cut && taken {
+				t.Errorf("%s and %s are one family in OpenMetrics: rename one", name, family)
+			}
+		}
+	}
+}
+
+func metricsTable(t *testing.T) string {
+	t.Helper()
+	lines := slices.Sorted(maps.Values(allMetrics(t)))
 	return "| Metric | Labels | What it counts |\n|---|---|---|\n" + strings.Join(lines, "")
 }
 
