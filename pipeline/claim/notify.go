@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/sourcegraph/conc"
 
+	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -42,12 +43,7 @@ func NewNotifier(pool *pgxpool.Pool, metrics *NotifierMetrics, log *slog.Logger)
 }
 
 // Notify asks for a notification. It never blocks.
-func (n *Notifier) Notify() {
-	select {
-	case n.asked <- struct{}{}:
-	default: // one is about to be sent already
-	}
-}
+func (n *Notifier) Notify() { wait.Nudge(n.asked) }
 
 // Run sends notifications, and calls wake when another node sent one, until ctx ends; then it returns nil. wake must not
 // block; nil is for a node that delivers nothing. A failure is counted and tried again.
@@ -76,7 +72,7 @@ func (n *Notifier) notify(ctx context.Context) {
 			n.metrics.failed.WithLabelValues("notify").Inc()
 			n.log.Warn("claim: other nodes were not notified of due messages; they find them by polling", "error", err)
 		}
-		if !pause(ctx, notifyPause) {
+		if !wait.For(ctx, notifyPause) {
 			return
 		}
 	}
@@ -100,7 +96,7 @@ func (n *Notifier) listen(ctx context.Context, wake func()) {
 		}
 		n.metrics.failed.WithLabelValues("listen").Inc()
 		n.log.Warn("claim: cannot listen to other nodes; polling goes on", "again_in", listenPause, "error", err)
-		if !pause(ctx, listenPause) {
+		if !wait.For(ctx, listenPause) {
 			return
 		}
 	}
@@ -130,17 +126,5 @@ func (n *Notifier) listenOnce(ctx context.Context, wake func()) error {
 			n.metrics.received.Inc()
 			wake()
 		}
-	}
-}
-
-// pause waits, and reports false when ctx ended first.
-func pause(ctx context.Context, wait time.Duration) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }

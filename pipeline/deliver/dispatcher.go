@@ -19,6 +19,7 @@ import (
 
 	"github.com/sourcegraph/conc"
 
+	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -96,14 +97,7 @@ func New(cfg Config, ds Destinations, queue Queue, lease time.Duration, metrics 
 }
 
 // Nudge says that something may have become due. It never blocks.
-func (d *Dispatcher) Nudge() { poke(d.nudge) }
-
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
+func (d *Dispatcher) Nudge() { wait.Nudge(d.nudge) }
 
 // Run delivers until ctx ends. Then it claims nothing more, gives back at once what was not sent, lets the sends under
 // way end within DrainTimeout (and ends them after it), records every result, and returns nil. No failure of the
@@ -184,7 +178,7 @@ func (d *Dispatcher) claim(ctx, working context.Context) {
 			}
 			d.metrics.claimErrors.Inc()
 			d.log.Warn("deliver: claim failed, trying again", "in", backoff, "error", err)
-			sleep(ctx, backoff)
+			wait.For(ctx, backoff)
 			backoff = min(2*backoff, lastBackoff)
 			continue
 		}
@@ -255,7 +249,7 @@ func (d *Dispatcher) send(l *lane) {
 		var ok, claim bool
 		lease, ok, claim = l.next(t)
 		if claim {
-			poke(d.freed)
+			wait.Nudge(d.freed)
 		}
 		if !ok {
 			return
@@ -279,10 +273,10 @@ func (d *Dispatcher) attempt(l *lane, lease *pipeline.Lease) pipeline.Result {
 	if lease.Until.Sub(now) < l.d.timeout+leaseMargin/2 {
 		return pipeline.Result{Status: pipeline.Released}
 	}
-	ok, probe, wait := l.breaker.enter(now)
+	ok, probe, open := l.breaker.enter(now)
 	if !ok {
 		// Spread over a fifth more, so that not all come back at once.
-		return pipeline.Result{Status: pipeline.Released, RetryIn: wait + time.Duration(rand.Float64()*float64(wait)/5)}
+		return pipeline.Result{Status: pipeline.Released, RetryIn: open + time.Duration(rand.Float64()*float64(open)/5)}
 	}
 	a := l.sink.send(lease, now, now.Add(l.d.timeout))
 	end := time.Now()
@@ -335,16 +329,4 @@ func (d *Dispatcher) done(l *lane, lease *pipeline.Lease, r pipeline.Result) {
 	r.MessageID, r.Token = lease.ID, lease.Token
 	l.attempts[r.Status].Inc()
 	d.results <- done{Result: r, lane: l, bytes: len(lease.Payload)}
-}
-
-// sleep waits, and reports false when ctx ended first.
-func sleep(ctx context.Context, wait time.Duration) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

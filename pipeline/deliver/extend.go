@@ -3,6 +3,8 @@ package deliver
 import (
 	"context"
 	"time"
+
+	"sluice.example/sluice/internal/wait"
 )
 
 // extend keeps the leases of what is held alive until finished is closed: four times in a lease it extends those that
@@ -46,6 +48,6 @@ func (d *Dispatcher) extendLane(ctx context.Context, l *lane, endBefore time.Tim
 	d.held.Add(-int64(len(lost)))
 	d.bytes.Add(-int64(bytes))
 	if l.recorded(len(lost)) {
-		poke(d.freed)
+		wait.Nudge(d.freed)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -50,7 +51,7 @@ func (d *Dispatcher) finish(ctx context.Context, results []pipeline.Result) {
 		}
 		d.metrics.recordErrors.Inc()
 		d.log.Warn("deliver: results not recorded, trying again", "results", len(results), "in", backoff, "error", err)
-		if !sleep(ctx, backoff) {
+		if !wait.For(ctx, backoff) {
 			d.metrics.unrecorded.Add(float64(len(results)))
 			d.log.Error("deliver: stopped without recording results; their messages will be delivered again", "results", len(results))
 			return
@@ -74,6 +75,6 @@ func (d *Dispatcher) free(batch []done) {
 		wake = l.recorded(n) || wake
 	}
 	if wake {
-		poke(d.freed)
+		wait.Nudge(d.freed)
 	}
 }
