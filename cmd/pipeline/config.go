@@ -96,7 +96,6 @@ func (c *config) settings() []*setting {
 		{key: "ingest.max-reading-bytes", value: &c.ingest.MaxReadingBytes, unit: "bytes", doc: "bound on the bodies of all requests being read and decoded; past it requests are refused with 429"},
 		{key: "ingest.max-event-bytes", value: &c.ingest.MaxEventBytes, unit: "bytes", doc: "largest JSON of one event"},
 		{key: "ingest.max-events", value: &c.ingest.MaxEvents, unit: "events", doc: "most events in one request"},
-		{key: "ingest.max-depth", value: &c.ingest.MaxDepth, unit: "levels", doc: "deepest nesting inside a field"},
 		{key: "ingest.max-age", value: &c.ingest.MaxAge, doc: "how far in the past occurred_at may lie; raise it to import history"},
 		{key: "ingest.max-ahead", value: &c.ingest.MaxAhead, doc: "how far in the future occurred_at may lie, for clocks that are wrong"},
 		{key: "ingest.keep-unknown-fields", value: &c.ingest.KeepUnknownFields, doc: "keep unknown top-level fields under properties; otherwise such an event is rejected, naming the field"},
@@ -104,10 +103,8 @@ func (c *config) settings() []*setting {
 		{key: "ingest.tls-cert-file", value: &c.ingest.TLSCertFile, doc: "certificate chain (PEM) to serve HTTPS with; read again when it changes"},
 		{key: "ingest.tls-key-file", value: &c.ingest.TLSKeyFile, doc: "its private key (PEM)"},
 		{key: "ingest.concurrency", value: &c.ingest.Concurrency, unit: "requests", doc: "requests being answered; past it requests are refused with 429"},
-		{key: "ingest.max-connections", value: &c.ingest.MaxConnections, unit: "connections", doc: "open connections; past it a connection is answered 503 and closed"},
 		{key: "ingest.read-timeout", value: &c.ingest.ReadTimeout, doc: "how long a client may take to send one request"},
 		{key: "ingest.idle-timeout", value: &c.ingest.IdleTimeout, doc: "how long a connection may stay open between two requests"},
-		{key: "ingest.write-timeout", value: &c.ingest.WriteTimeout, doc: "how long a client may take to read one answer"},
 		{key: "ingest.answer-timeout", value: &c.ingest.AnswerTimeout, doc: "how long a request waits for the outcome of its events; then it is answered 503 and the outcome is open"},
 
 		{key: "buffer.max-bytes", value: &c.buffer.MaxBytes, unit: "bytes", doc: "bound on the events in memory, from the request until their batch is committed; past it requests are refused with 429"},

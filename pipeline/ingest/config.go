@@ -21,8 +21,6 @@ type Config struct {
 	MaxEventBytes int
 	// MaxEvents bounds the events of one request. Default 10,000, five of the batches that the database likes best.
 	MaxEvents int
-	// MaxDepth bounds how deeply objects and arrays may be nested inside a field. Default 100, a guess.
-	MaxDepth int
 	// MaxAge is how far in the past occurred_at may lie. Default 9,600 hours (400 days): a year and a month of history.
 	MaxAge time.Duration
 	// MaxAhead is how far in the future occurred_at may lie, for clocks that are wrong. Default 48 hours, a guess.
@@ -41,21 +39,28 @@ type Config struct {
 	// Concurrency bounds the requests that are being answered. Past it, requests are refused with 429. Default 4,096,
 	// a guess: a waiting request costs about 20 KB, so this is 80 MB.
 	Concurrency int
-	// MaxConnections bounds the open connections. Past it, a connection is answered 503 and closed. Default 16,384.
-	MaxConnections int
 	// ReadTimeout is how long a client may take to send one request. Default 30 s.
 	ReadTimeout time.Duration
 	// IdleTimeout is how long a connection may stay open between two requests. Default 75 s, longer than the 60 s of
 	// common load balancers, so that they close first.
 	IdleTimeout time.Duration
-	// WriteTimeout is how long a client may take to read one answer. Default 30 s.
-	WriteTimeout time.Duration
 	// AnswerTimeout is how long, and up to an eighth longer, a request waits for the outcome of its events; after it the
 	// answer is 503 and the outcome is open. Default 30 s.
 	AnswerTimeout time.Duration
 }
 
-// DefaultConfig gives the defaults, complete.
+const (
+	// maxDepth bounds how deeply objects and arrays may be nested inside a field. A guess: people write fewer than ten
+	// levels. PostgreSQL's parser is recursive; its default stack of 2 MB is enough for some 6,000.
+	maxDepth = 100
+	// maxConnections bounds the open connections. Past it, a connection is answered 503 and closed. An idle one costs
+	// about 20 KB, so this is 330 MB; the system's bound on open files is mostly lower.
+	maxConnections = 16384
+	// writeTimeout is how long a client may take to read one answer, which is rarely longer than a packet.
+	writeTimeout = 30 * time.Second
+)
+
+// DefaultConfig returns the defaults, complete.
 func DefaultConfig() Config {
 	return Config{
 		MaxBodyBytes:    8 << 20,
@@ -63,19 +68,16 @@ func DefaultConfig() Config {
 		MaxReadingBytes: 256 << 20,
 		MaxEventBytes:   1 << 20,
 		MaxEvents:       10_000,
-		MaxDepth:        100,
 		MaxAge:          400 * 24 * time.Hour,
 		MaxAhead:        48 * time.Hour,
 		Concurrency:     4096,
-		MaxConnections:  16384,
 		ReadTimeout:     30 * time.Second,
 		IdleTimeout:     75 * time.Second,
-		WriteTimeout:    30 * time.Second,
 		AnswerTimeout:   30 * time.Second,
 	}
 }
 
-// validate gives every fault at once.
+// validate returns every fault at once.
 func (c Config) validate() error {
 	var faults []error
 	number := func(key string, got, low, high int) {
@@ -93,27 +95,26 @@ func (c Config) validate() error {
 	number("max-decoded-bytes", c.MaxDecodedBytes, 1024, 255<<20)
 	number("max-event-bytes", c.MaxEventBytes, 256, 255<<20)
 	number("max-events", c.MaxEvents, 1, 1_000_000)
-	// PostgreSQL's parser is recursive; its default stack of 2 MB is enough for some 6,000 levels.
-	number("max-depth", c.MaxDepth, 1, 1000)
 	number("concurrency", c.Concurrency, 1, 1<<20)
-	number("max-connections", c.MaxConnections, 1, 1<<20)
 	if c.MaxReadingBytes < c.MaxBodyBytes+c.MaxDecodedBytes {
-		faults = append(faults, fmt.Errorf("ingest.max-reading-bytes is %d; one body needs up to %d: set it to that or more, or lower ingest.max-body-bytes or ingest.max-decoded-bytes",
+		faults = append(faults, fmt.Errorf("ingest.max-reading-bytes is %d; one body needs up to %d: set it to that or more, "+
+			"or lower ingest.max-body-bytes or ingest.max-decoded-bytes",
 			c.MaxReadingBytes, c.MaxBodyBytes+c.MaxDecodedBytes))
 	}
 	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
 		faults = append(faults, errors.New("ingest.tls-cert-file and ingest.tls-key-file: set both for TLS, or none for plain HTTP"))
 	}
 	for _, o := range c.CORSOrigins {
-		if u, err := url.Parse(o); o != "*" && (err != nil || u.Scheme == "" || u.Host == "" || u.Scheme+"://"+u.Host != o) {
-			faults = append(faults, fmt.Errorf("ingest.cors-origins has %q; write scheme and host like https://shop.example.com, or *", o))
+		u, err := url.Parse(o)
+		if o != "*" && (err != nil || u.Scheme == "" || u.Host == "" || u.Scheme+"://"+u.Host != o) {
+			faults = append(faults, fmt.Errorf(
+				"ingest.cors-origins has %q; write scheme and host like https://shop.example.com, or *", o))
 		}
 	}
 	duration("max-age", c.MaxAge, time.Minute)
 	duration("max-ahead", c.MaxAhead, time.Second)
 	duration("read-timeout", c.ReadTimeout, time.Millisecond)
 	duration("idle-timeout", c.IdleTimeout, time.Millisecond)
-	duration("write-timeout", c.WriteTimeout, time.Millisecond)
 	duration("answer-timeout", c.AnswerTimeout, time.Millisecond)
 	return errors.Join(faults...)
 }

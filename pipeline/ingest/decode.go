@@ -55,7 +55,7 @@ func (d *decoder) reset(cfg *Config, tenant int32, now time.Time) {
 	now = now.UTC().Truncate(time.Microsecond)
 	d.cfg, d.tenant, d.now = cfg, tenant, now
 	d.oldest, d.newest = now.Add(-cfg.MaxAge), now.Add(cfg.MaxAhead)
-	d.s.MaxDepth = cfg.MaxDepth
+	d.s.MaxDepth = maxDepth
 	d.count = 0
 	clear(d.events) // they point into the body of an earlier request
 	d.events = d.events[:0]

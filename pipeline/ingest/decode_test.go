@@ -147,7 +147,7 @@ func TestOneBadEventOfEachKindAmongGoodOnes(t *testing.T) {
 		{`{"event_name":"x","k\ud800":1}`, "k\\ud800", "surrogate"},
 		{"{\"event_name\":\"x\",\"referrer\":\"\xff\"}", "referrer", "UTF-8"},
 		{`{"event_name":"x","properties":{"k":1e200000}}`, "properties", "range"},
-		{`{"event_name":"x","properties":` + strings.Repeat(`{"a":`, 200) + `1` + strings.Repeat(`}`, 200) + `}`, "properties", "ingest.max-depth"},
+		{`{"event_name":"x","properties":` + strings.Repeat(`{"a":`, 200) + `1` + strings.Repeat(`}`, 200) + `}`, "properties", "100 levels"},
 		{`{"event_name":"x","properties":[1]}`, "properties", "must be a JSON object, not the array [1]"},
 		{`{"event_name":"x","properties":"{}"}`, "properties", "must be a JSON object"},
 		{`{"event_name":"x","occurred_at":"yesterday"}`, "occurred_at", `not "yesterday"`},
@@ -304,7 +304,7 @@ func FuzzDecode(f *testing.F) {
 				t.Fatalf("%q: incomplete event %+v", text, e)
 			}
 			if e.Properties != nil {
-				if s := scanned(e.Properties, cfg.MaxDepth+1); s.Fault != "" || s.Flaw != jsontext.FlawNone || e.Properties[0] != '{' {
+				if s := scanned(e.Properties, maxDepth+1); s.Fault != "" || s.Flaw != jsontext.FlawNone || e.Properties[0] != '{' {
 					t.Fatalf("%q: properties %q: %s, flaw %d", text, e.Properties, s.Fault, s.Flaw)
 				}
 			}

@@ -1,6 +1,10 @@
 package ingest
 
-import "sluice.example/sluice/internal/jsontext"
+import (
+	"fmt"
+
+	"sluice.example/sluice/internal/jsontext"
+)
 
 // flawReason completes "properties ...".
 func flawReason(f jsontext.Flaw) string {
@@ -16,7 +20,7 @@ func flawReason(f jsontext.Flaw) string {
 	case jsontext.FlawNumber:
 		return "holds a number outside PostgreSQL's range (131072 digits before the decimal point, 16383 after it)"
 	case jsontext.FlawDepth:
-		return "is nested too deeply (ingest.max-depth)"
+		return fmt.Sprintf("is nested more than %d levels deep", maxDepth)
 	}
 	return ""
 }

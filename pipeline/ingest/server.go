@@ -77,10 +77,10 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		Handler:                      s.handle,
 		ErrorHandler:                 s.handleError,
 		Name:                         "sluice",
-		Concurrency:                  s.cfg.MaxConnections,
+		Concurrency:                  maxConnections,
 		ReadTimeout:                  s.cfg.ReadTimeout,
 		IdleTimeout:                  s.cfg.IdleTimeout,
-		WriteTimeout:                 s.cfg.WriteTimeout,
+		WriteTimeout:                 writeTimeout,
 		MaxRequestBodySize:           s.cfg.MaxBodyBytes,
 		ReadBufferSize:               16 << 10, // bounds the header, too
 		StreamRequestBody:            true,
@@ -108,7 +108,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	<-stop.Done()
 	s.draining.Store(true)
 	s.shut()
-	grace := s.cfg.ReadTimeout + s.cfg.AnswerTimeout + s.cfg.WriteTimeout
+	grace := s.cfg.ReadTimeout + s.cfg.AnswerTimeout + writeTimeout
 	p.Go(func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()

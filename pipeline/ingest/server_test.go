@@ -465,8 +465,8 @@ func TestConfigNamesEveryFault(t *testing.T) {
 	if err == nil {
 		t.Fatal("a zero Config: no error")
 	}
-	for _, key := range []string{"max-body-bytes", "max-decoded-bytes", "max-reading-bytes", "max-event-bytes", "max-events", "max-depth", "max-age", "max-ahead",
-		"concurrency", "max-connections", "read-timeout", "idle-timeout", "write-timeout", "answer-timeout"} {
+	for _, key := range []string{"max-body-bytes", "max-decoded-bytes", "max-reading-bytes", "max-event-bytes", "max-events", "max-age", "max-ahead",
+		"concurrency", "read-timeout", "idle-timeout", "answer-timeout"} {
 		if !strings.Contains(err.Error(), "ingest."+key+" ") {
 			t.Errorf("the error does not name ingest.%s:\n%v", key, err)
 		}

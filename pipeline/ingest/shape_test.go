@@ -227,7 +227,7 @@ func FuzzShapes(f *testing.F) {
 						}
 					}
 					if e.Properties != nil {
-						if s := scanned(e.Properties, cfg.MaxDepth+2); s.Fault != "" || s.Flaw != jsontext.FlawNone || e.Properties[0] != '{' {
+						if s := scanned(e.Properties, maxDepth+2); s.Fault != "" || s.Flaw != jsontext.FlawNone || e.Properties[0] != '{' {
 							t.Fatalf("%s %q: properties %q: %s, flaw %d", name, text, e.Properties, s.Fault, s.Flaw)
 						}
 					}

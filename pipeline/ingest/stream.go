@@ -218,7 +218,7 @@ func (st *stream) Read(p []byte) (n int, err error) {
 		}
 		st.out, st.sent = st.out[:0], 0
 		st.next()
-		st.conn.SetWriteDeadline(time.Now().Add(st.s.cfg.WriteTimeout))
+		st.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
 	}
 	n = copy(p, st.out[st.sent:])
 	st.sent += n
