@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"sluice.example/sluice/internal/yamlfile"
 )
 
 func hashed(key string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(key))) }
@@ -52,12 +54,26 @@ func TestLoadAuthNamesEveryFault(t *testing.T) {
   - {id: 3, name: acme, keys: ["my-secret-key", "sha256:abc"]}
   - {id: 3, name: acme, keys: []}
   - {id: 4, name: thief, keys: ["` + hashed("a") + `"]}
+  - {name: none, limits: {events-per-second: -1, bytes-per-secnd: 5}}
 `
 	_, err := parseAuth([]byte(text))
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{`"zero" has the id 0`, "number 2 has no name", `key 1 of tenant "acme"`, `key 2 of tenant "acme"`, "has the id 3, and so has", "appears twice", "has no keys", `is also a key of tenant "zero"`} {
+	for _, want := range []string{
+		`tenants.yaml:2:10: tenants[zero].id: expected a whole number from 1 to 2147483647, got "0"`,
+		`tenants.yaml:3:5: tenants[1]: missing required key "name"`,
+		`tenants.yaml:4:32: tenants[acme].keys: expected "sha256:" and 64 hexadecimal digits`,
+		`tenants.yaml:4:49: tenants[acme].keys: expected "sha256:" and 64 hexadecimal digits`,
+		`tenants.yaml:5:10: tenants[acme].id: 3 is the id of tenant "acme"`,
+		`tenants.yaml:5:19: tenants[acme].name: a tenant "acme" is in this file already`,
+		`tenants.yaml:5:31: tenants[acme].keys: expected at least one key`,
+		`tenants.yaml:6:33: tenants[thief].keys: this is also a key of tenant "zero"`,
+		`tenants.yaml:7:5: tenants[none]: missing required key "id"`,
+		`tenants.yaml:7:5: tenants[none]: missing required key "keys"`,
+		`tenants.yaml:7:46: tenants[none].limits.events-per-second: expected a number from 0 to 1e+09, got "-1"`,
+		`tenants.yaml:7:50: tenants[none].limits: unknown key "bytes-per-secnd"; did you mean "bytes-per-second"?`,
+	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error lacks %q:\n%v", want, err)
 		}
@@ -74,3 +90,6 @@ func TestLoadAuthNamesEveryFault(t *testing.T) {
 		t.Error("a file that does not exist: no error")
 	}
 }
+
+// parseAuth is LoadAuth for a text at hand.
+func parseAuth(text []byte) (Auth, error) { return readAuth(yamlfile.Parse("tenants.yaml", text)) }

@@ -7,14 +7,14 @@ import (
 
 // limits are what a tenant may send on average, per process; 0 is no limit.
 type limits struct {
-	EventsPerSecond float64 `yaml:"events-per-second"`
-	BytesPerSecond  float64 `yaml:"bytes-per-second"`
+	EventsPerSecond float64
+	BytesPerSecond  float64
 }
 
 // limiter holds one tenant to its limits, so that it can't fill the buffer for the others. It is two token buckets of
 // one second's worth. What a request costs is known only once it is decoded, so a request goes on while there is
 // anything left, and what it then takes may leave a debt that the next ones wait for. A request of any size passes,
-// and over time the rate holds exactly.
+// and over time the rate holds exactly. (x/time/rate has neither the debt nor a wait that takes nothing.)
 type limiter struct {
 	mu     sync.Mutex
 	events bucket
@@ -34,7 +34,7 @@ func newLimiter(l limits, now time.Time) *limiter {
 	}
 }
 
-// wait gives how long until the tenant may send again, 0 when it may now.
+// wait returns how long until the tenant may send again, 0 when it may now.
 func (l *limiter) wait(now time.Time) time.Duration {
 	if l == nil {
 		return 0
