@@ -11,8 +11,8 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-// answer writes what became of each event. verdicts belong to the events that passed the door, rejected to those that
-// did not; indexes in the answer count from 0 over the whole request.
+// answer writes what became of each event: verdicts of those that passed the door, rejected of those that did not.
+// Indexes in the answer count from 0 over the whole request.
 func answer(ctx exchange, rejected []rejection, verdicts []pipeline.Verdict, all bool) {
 	o := count(rejected, verdicts)
 	b := make([]byte, 0, 128+32*(o.duplicate+o.rejected))
@@ -21,7 +21,8 @@ func answer(ctx exchange, rejected []rejection, verdicts []pipeline.Verdict, all
 		ctx.SetStatusCode(status)
 		ctx.Response.Header.SetContentType("application/problem+json")
 		b = append(b, '{')
-		b = appendProblem(b, status, "all-rejected", "none of the events can be stored as it is; sending them again does not help")
+		b = appendProblem(b, status, "all-rejected",
+			"none of the events can be stored as it is; sending them again does not help")
 		b = append(b, ',')
 	} else {
 		ctx.SetStatusCode(200)
@@ -130,7 +131,7 @@ func appendVerdict(b []byte, index int, result, field, reason string) []byte {
 	return append(b, '}')
 }
 
-// problem answers with an RFC 9457 document. offset is left out where it is negative.
+// problem answers with an RFC 9457 document. A negative offset is left out.
 func problem(ctx exchange, status int, kind, detail string, offset int) {
 	status = ctx.shape.status(status)
 	ctx.SetStatusCode(status)

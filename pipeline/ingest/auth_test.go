@@ -17,7 +17,8 @@ func hashed(key string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([
 
 func TestAuth(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tenants.yaml")
-	text := fmt.Sprintf("tenants:\n  - {id: 2, name: acme, keys: [%q, %q]}\n  - {id: 7, name: other, keys: [%q]}\n", hashed("old"), hashed("new"), hashed("third"))
+	text := fmt.Sprintf("tenants:\n  - {id: 2, name: acme, keys: [%q, %q]}\n  - {id: 7, name: other, keys: [%q]}\n",
+		hashed("old"), hashed("new"), hashed("third"))
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -33,16 +34,21 @@ func TestAuth(t *testing.T) {
 		authorization, writeKey string
 		tenant                  int32
 	}{
-		{"Bearer old", "", 2}, {"bearer  new ", "", 2}, {"Bearer third", "", 7}, {basic("new:"), "", 2}, {basic("third:x"), "", 7}, {basic("third"), "", 7},
-		{"", "third", 7}, {"", "", 0}, {"Bearer ", "", 0}, {"Bearer", "", 0}, {"Bearer Old", "", 0}, {"Basic old", "", 0}, {"Digest old", "", 0}, {"Bearer x", "old", 0},
-		{basic(":old"), "", 0}, {"", "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae", 0}, {"", hashed("old"), 0},
+		{"Bearer old", "", 2}, {"bearer  new ", "", 2}, {"Bearer third", "", 7}, {basic("new:"), "", 2}, {basic("third:x"),
+			"", 7}, {basic("third"), "", 7},
+		{"", "third", 7}, {"", "", 0}, {"Bearer ", "", 0}, {"Bearer", "", 0}, {"Bearer Old", "", 0}, {"Basic old", "", 0},
+		{"Digest old", "", 0}, {"Bearer x", "old", 0},
+		{basic(":old"), "", 0}, {"", "2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae", 0}, {"",
+			hashed("old"), 0},
 	} {
 		got, ok := a.tenant(credentials([]byte(tt.authorization), []byte(tt.writeKey)))
 		if got != tt.tenant || ok != (tt.tenant != 0) {
-			t.Errorf("Authorization %q, X-Write-Key %q: tenant %d, %v; want %d", tt.authorization, tt.writeKey, got, ok, tt.tenant)
+			t.Errorf("Authorization %q, X-Write-Key %q: tenant %d, %v; want %d", tt.authorization, tt.writeKey, got, ok,
+				tt.tenant)
 		}
 	}
-	if got, ok := (Auth{}).tenant(nil); got != 1 || !ok || !maps.Equal((Auth{}).Tenants(), map[string]int32{"default": 1}) {
+	if got, ok := (Auth{}).tenant(nil); got != 1 || !ok || !maps.Equal((Auth{}).Tenants(),
+		map[string]int32{"default": 1}) {
 		t.Errorf("without tenants: %d, %v; want tenant 1 without a key", got, ok)
 	}
 }

@@ -59,7 +59,7 @@ type failure struct {
 	offset int // -1: none
 }
 
-// release gives the memory back for other requests. It does nothing where b is nil.
+// release returns the memory for use by other requests. It does nothing if b is nil.
 func (r *reader) release(b *body) {
 	if b == nil {
 		return
@@ -77,7 +77,7 @@ func (r *reader) release(b *body) {
 	r.bodies.Put(b)
 }
 
-// read reads a request's body. Where it gives a failure, there is nothing to release.
+// read reads a request's body. After a failure there is nothing to release.
 func (r *reader) read(ctx *fasthttp.RequestCtx) (*body, *failure) {
 	var encoding byte
 	switch e := lower(ctx.Request.Header.ContentEncoding()); string(e) {
@@ -87,7 +87,7 @@ func (r *reader) read(ctx *fasthttp.RequestCtx) (*body, *failure) {
 	case "zstd":
 		encoding = 'z'
 	default:
-		return nil, &failure{415, "unsupported-encoding", fmt.Sprintf("Content-Encoding %q is not known; gzip, zstd and none are", cut(e)), -1}
+		return nil, unknownEncoding(e)
 	}
 	length := ctx.Request.Header.ContentLength()
 	if length > r.cfg.MaxBodyBytes {
@@ -118,15 +118,17 @@ func (r *reader) fill(ctx *fasthttp.RequestCtx, b *body, encoding byte, length i
 	case err == nil && (length < 0 || wire.n >= length):
 		return nil
 	case errors.Is(err, errFull):
-		return &failure{429, "overloaded", "the bodies of requests fill the memory that is set aside for them (ingest.max-reading-bytes)", -1}
+		return noRoom()
 	case errors.Is(err, errTooLarge) && (encoding != 'g' || wire.n > r.cfg.MaxBodyBytes):
 		return r.tooLarge("the body is larger", r.cfg.MaxBodyBytes, "max-body-bytes")
 	case errors.Is(err, errTooLarge), errors.Is(err, errExpands):
 		return r.tooLarge("the decompressed body is larger", r.cfg.MaxDecodedBytes, "max-decoded-bytes")
 	case errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &netErr) && netErr.Timeout():
-		return &failure{408, "timeout", fmt.Sprintf("the body did not come within %s (ingest.read-timeout)", r.cfg.ReadTimeout), -1}
+		return &failure{408, "timeout",
+			fmt.Sprintf("the body did not come within %s (ingest.read-timeout)", r.cfg.ReadTimeout), -1}
 	case length >= 0 && wire.n < length && (err == nil || wire.ended):
-		return &failure{400, "incomplete", fmt.Sprintf("the body ended after %d of the %d bytes that Content-Length announced", wire.n, length), wire.n}
+		return &failure{400, "incomplete",
+			fmt.Sprintf("the body ended after %d of the %d bytes that Content-Length announced", wire.n, length), wire.n}
 	case err != nil && wire.err != nil:
 		return &failure{400, "incomplete", "the body broke off: " + wire.err.Error(), wire.n}
 	case err != nil:
@@ -177,11 +179,22 @@ func (r *reader) inflate(b *body) *failure {
 	}
 	switch {
 	case errors.Is(err, errFull):
-		return &failure{429, "overloaded", "the bodies of requests fill the memory that is set aside for them (ingest.max-reading-bytes)", -1}
+		return noRoom()
 	case errors.Is(err, errTooLarge):
 		return r.tooLarge("the decompressed body is larger", r.cfg.MaxDecodedBytes, "max-decoded-bytes")
 	}
 	return &failure{400, "malformed-encoding", "the body could not be decompressed: " + err.Error(), -1}
+}
+
+func unknownEncoding(e []byte) *failure {
+	return &failure{415, "unsupported-encoding",
+		fmt.Sprintf("Content-Encoding %q is not known; gzip, zstd and none are", cut(e)), -1}
+}
+
+// noRoom is the failure of a body for which there is no memory now.
+func noRoom() *failure {
+	return &failure{429, "overloaded",
+		"the bodies of requests fill the memory that is set aside for them (ingest.max-reading-bytes)", -1}
 }
 
 func (r *reader) tooLarge(what string, most int, key string) *failure {
@@ -205,7 +218,7 @@ func (r *reader) gunzip(b *body, wire *counted) ([]byte, error) {
 	return r.readAll(b, b.text, z, r.cfg.MaxDecodedBytes, -1)
 }
 
-// gzip gives a decompressor, to be put back into gzips.
+// gzip returns a decompressor, to be put back into gzips.
 func (r *reader) gzip() *gzip.Reader {
 	z, _ := r.gzips.Get().(*gzip.Reader)
 	if z == nil {

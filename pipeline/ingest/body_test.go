@@ -12,7 +12,8 @@ import (
 // FuzzBody reads any bytes under any encoding: it ends, never gives more than the bound, and gives all memory back.
 func FuzzBody(f *testing.F) {
 	text := `{"event_name":"x","properties":{"a":"` + strings.Repeat("0123456789", 500) + `"}}`
-	for _, b := range []string{"", text, gz(text), gz(text)[:40], gz(text) + "x", gz(gz(text)), gz(strings.Repeat(" ", 1<<20)), zst(text), zst(text)[:40], zst(strings.Repeat(" ", 1<<20)), zst(text) + gz(text)} {
+	for _, b := range []string{"", text, gz(text), gz(text)[:40], gz(text) + "x", gz(gz(text)), gz(strings.Repeat(" ",
+		1<<20)), zst(text), zst(text)[:40], zst(strings.Repeat(" ", 1<<20)), zst(text) + gz(text)} {
 		for encoding := range byte(4) {
 			f.Add([]byte(b), encoding, len(b))
 			f.Add([]byte(b), encoding, len(b)+1)

@@ -62,7 +62,8 @@ func TestChunkedBodyWithoutEnd(t *testing.T) {
 	if got := d.server.reader.inUse.Load(); got != 0 {
 		t.Errorf("%d bytes of bodies are still counted; want 0", got)
 	}
-	_, r = d.raw("POST /v1/events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n12\r\n{\"event_name\":\"x\"}\r\n0\r\n\r\n")
+	_, r = d.raw("POST /v1/events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: " +
+		"chunked\r\n\r\n12\r\n{\"event_name\":\"x\"}\r\n0\r\n\r\n")
 	if status, body := readReply(t, r); status != 200 {
 		t.Errorf("a chunked body: %d %s; want 200", status, body)
 	}
@@ -81,7 +82,8 @@ func TestWrongLengths(t *testing.T) {
 	if status, text := readReply(t, r); status != 408 {
 		t.Errorf("a body that does not come: %d %s; want 408", status, text)
 	}
-	_, r = d.raw("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 18\r\n\r\n" + `{"event_name":"x"}GARBAGE / HTTP/1.1` + "\r\n\r\n")
+	_, r = d.raw("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 18\r\n\r\n" +
+		`{"event_name":"x"}GARBAGE / HTTP/1.1` + "\r\n\r\n")
 	if status, text := readReply(t, r); status != 200 {
 		t.Errorf("a body longer than its length: %d %s; want 200 for what it holds", status, text)
 	}
@@ -114,7 +116,10 @@ func TestGzipBombInBoundedMemory(t *testing.T) {
 		w.Write(zeros)
 	}
 	w.Close()
-	d := open(t, &memory{}, Auth{}, func(c *Config) { c.MaxDecodedBytes, c.MaxBodyBytes, c.MaxReadingBytes = 8<<20, 2<<20, 32<<20 })
+	d := open(t, &memory{}, Auth{}, func(c *Config) {
+		c.MaxDecodedBytes, c.MaxBodyBytes, c.MaxReadingBytes = 8<<20,
+			2<<20, 32<<20
+	})
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -136,9 +141,13 @@ func TestGzipBombInBoundedMemory(t *testing.T) {
 
 func TestMemoryForBodiesIsBounded(t *testing.T) {
 	m := &memory{}
-	d := open(t, m, Auth{}, func(c *Config) { c.MaxBodyBytes, c.MaxDecodedBytes, c.MaxReadingBytes = 1<<20, 1<<19, 1<<20+1<<19 })
+	d := open(t, m, Auth{}, func(c *Config) {
+		c.MaxBodyBytes, c.MaxDecodedBytes, c.MaxReadingBytes = 1<<20, 1<<19,
+			1<<20+1<<19
+	})
 	// A client that sends all but the end of 1 MiB holds two thirds of the memory, and a second body needs as much.
-	c, slow := d.raw(fmt.Sprintf("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 1<<20) + strings.Repeat(" ", 1<<20-20))
+	c, slow := d.raw(fmt.Sprintf("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 1<<20) +
+		strings.Repeat(" ", 1<<20-20))
 	for deadline := time.Now().Add(30 * time.Second); d.server.reader.inUse.Load() < 1<<20; runtime.Gosched() {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d bytes are counted; want 1 MiB", d.server.reader.inUse.Load())

@@ -47,7 +47,9 @@ func (d *decoder) cloudevents(in input) *malformed {
 		}
 		return d.close(d.cloudElement(i))
 	case bytes.HasPrefix(media, []byte("application/cloudevents")) || len(h.Peek("ce-specversion")) == 0:
-		return &malformed{415, -1, fmt.Sprintf("Content-Type %q is no format of CloudEvents that is known (application/cloudevents+json, application/cloudevents-batch+json), and there is no header ce-specversion", cut(media))}
+		return &malformed{415, -1, fmt.Sprintf("Content-Type %q is not a known format of CloudEvents "+
+			"(application/cloudevents+json, application/cloudevents-batch+json), and there is no header ce-specversion",
+			cut(media))}
 	}
 	text, m := d.binary(b, h)
 	if m != nil {

@@ -12,43 +12,60 @@ func TestCloudEventsMapping(t *testing.T) {
 	const head = `"specversion":"1.0","type":"com.example.paid","source":"/shop","id":"17"`
 	const shown = `name=com.example.paid client_id=/shop 17 at=`
 	for _, tt := range []struct{ text, want string }{
-		{`{` + head + `,"time":"2026-11-30T11:00:00Z","data":{"n":1.10}}`, shown + `2026-11-30T11:00:00Z props={"$cloudevent":{"specversion":"1.0","source":"/shop","id":"17"},"n":1.10}`},
-		{`{` + head + `,"data":"text","subject":"s","userid":"u","anonymousid":"a","sessionid":"x","ext":true,"dataschema":null}`,
-			shown + `unknown anon=a user=u session=x props={"$cloudevent":{"specversion":"1.0","source":"/shop","id":"17","data":"text","subject":"s","userid":"u","anonymousid":"a","sessionid":"x","ext":true}}`},
-		{`{` + head + `,"data_base64":"AAE="}`, shown + `unknown props={"$cloudevent":{"specversion":"1.0","source":"/shop","id":"17","data_base64":"AAE="}}`},
-		{`{` + head + `,"data":null}`, shown + `unknown props={"$cloudevent":{"specversion":"1.0","source":"/shop","id":"17"}}`},
+		{`{` + head + `,"time":"2026-11-30T11:00:00Z","data":{"n":1.10}}`, shown +
+			`2026-11-30T11:00:00Z props={"$cloudevent":{"specversion":"1.0","source":"/shop","id":"17"},"n":1.10}`},
+		{`{` + head + `,"data":"text","subject":"s","userid":"u","anonymousid":"a",` +
+			`"sessionid":"x","ext":true,"dataschema":null}`,
+			shown + `unknown anon=a user=u session=x props={"$cloudevent":{"specversion":"1.0","source":"/` +
+				`shop","id":"17","data":"text","subject":"s","userid":"u","anonymousid":"a","sessionid":"x","ext":true}}`},
+		{`{` + head + `,"data_base64":"AAE="}`, shown + `unknown props={"$cloudevent":{"specversion":"1.0","source":"/` +
+			`shop","id":"17","data_base64":"AAE="}}`},
+		{`{` + head + `,"data":null}`, shown + `unknown props={"$cloudevent":{"specversion":"1.0","source":"/` +
+			`shop","id":"17"}}`},
 	} {
 		for media, text := range map[string]string{structured: tt.text, batch: "[" + tt.text + "]"} {
 			d, events := shaped(t, &cloudevents, "", text, "Content-Type", media)
 			if len(events) != 1 || show(events[0]) != tt.want {
-				t.Errorf("%s:\ngot  %s, rejected %+v\nwant %s", text, show(append(events, pipeline.Event{})[0]), d.rejected, tt.want)
+				t.Errorf("%s:\ngot  %s, rejected %+v\nwant %s", text, show(append(events, pipeline.Event{})[0]), d.rejected,
+					tt.want)
 			}
 		}
 	}
 	for _, tt := range []struct{ text, field string }{
-		{`{"specversion":"0.3","type":"t","source":"/s","id":"1"}`, "specversion"}, {`{"type":"t","source":"/s","id":"1"}`, "specversion"},
-		{`{"specversion":"1.0","source":"/s","id":"1"}`, "type"}, {`{"specversion":"1.0","type":"t","id":"1"}`, "source"}, {`{"specversion":"1.0","type":"t","source":"/s","id":""}`, "id"},
-		{`{"specversion":"1.0","type":"t","source":"a b","id":"1"}`, "source"}, {`{"specversion":"1.0","type":"t","source":"/s","id":"1","time":"x"}`, "time"},
+		{`{"specversion":"0.3","type":"t","source":"/s","id":"1"}`, "specversion"}, {`{"type":"t","source":"/s","id":"1"}`,
+			"specversion"},
+		{`{"specversion":"1.0","source":"/s","id":"1"}`, "type"}, {`{"specversion":"1.0","type":"t","id":"1"}`, "source"},
+		{`{"specversion":"1.0","type":"t","source":"/s","id":""}`, "id"},
+		{`{"specversion":"1.0","type":"t","source":"a b","id":"1"}`, "source"},
+		{`{"specversion":"1.0","type":"t","source":"/s","id":"1","time":"x"}`, "time"},
 		{`{"specversion":"1.0","type":"t","source":"/s","id":"1","data":"\u0000"}`, "data"}, {`7`, ""},
 	} {
-		if d, events := shaped(t, &cloudevents, "", `[{`+head+`},`+tt.text+`]`, "Content-Type", batch); len(events) != 1 || len(d.rejected) != 1 || d.rejected[0].field != tt.field {
+		if d, events := shaped(t, &cloudevents, "", `[{`+head+`},`+tt.text+`]`, "Content-Type", batch); len(events) != 1 ||
+			len(d.rejected) != 1 || d.rejected[0].field != tt.field {
 			t.Errorf("%s: %d events, rejected %+v; want field %q", tt.text, len(events), d.rejected, tt.field)
 		}
 	}
 }
 
 func TestCloudEventsBinaryMode(t *testing.T) {
-	head := []string{"ce-specversion", "1.0", "ce-type", "t", "ce-source", "/s", "ce-id", "1", "ce-time", "2026-11-30T11:00:00Z"}
+	head := []string{"ce-specversion", "1.0", "ce-type", "t", "ce-source", "/s", "ce-id", "1", "ce-time",
+		"2026-11-30T11:00:00Z"}
 	const shown = `name=t client_id=/s 1 at=2026-11-30T11:00:00Z `
 	for _, tt := range []struct {
 		body, want string
 		headers    []string
 	}{
-		{`{"n":1}`, shown + `props={"$cloudevent":{"specversion":"1.0","source":"/s","id":"1","datacontenttype":"application/json"},"n":1}`, []string{"Content-Type", "application/json"}},
-		{` [1] `, shown + `props={"$cloudevent":{"specversion":"1.0","source":"/s","id":"1","datacontenttype":"application/x+json","data": [1]}}`, []string{"Content-Type", "application/x+json"}},
-		{`a "b"`, shown + `props={"$cloudevent":{"specversion":"1.0","source":"/s","id":"1","datacontenttype":"text/plain","data":"a \"b\""}}`, []string{"Content-Type", "text/plain"}},
-		{"\x00\x01", shown + `props={"$cloudevent":{"specversion":"1.0","source":"/s","id":"1","datacontenttype":"application/octet-stream","data_base64":"AAE="}}`, []string{"Content-Type", "application/octet-stream"}},
-		{"", shown + `props={"$cloudevent":{"specversion":"1.0","source":"/s","id":"1","subject":"Euro € 😀 %41 \"q\""}}`, []string{"ce-subject", `"Euro%20%E2%82%AC %F0%9F%98%80 %2541 \"q\""`}},
+		{`{"n":1}`, shown + `props={"$cloudevent":{"specversion":"1.0","source":"/` +
+			`s","id":"1","datacontenttype":"application/json"},"n":1}`, []string{"Content-Type", "application/json"}},
+		{` [1] `, shown + `props={"$cloudevent":{"specversion":"1.0","source":"/` +
+			`s","id":"1","datacontenttype":"application/x+json","data": [1]}}`, []string{"Content-Type", "application/x+json"}},
+		{`a "b"`, shown + `props={"$cloudevent":{"specversion":"1.0","source":"/s","id":"1","datacontenttype":"text/` +
+			`plain","data":"a \"b\""}}`, []string{"Content-Type", "text/plain"}},
+		{"\x00\x01", shown + `props={"$cloudevent":{"specversion":"1.0","source":"/` +
+			`s","id":"1","datacontenttype":"application/octet-stream","data_base64":"AAE="}}`, []string{"Content-Type",
+			"application/octet-stream"}},
+		{"", shown + `props={"$cloudevent":{"specversion":"1.0","source":"/s","id":"1","subject":"Euro € 😀 %41 \"q\""}}`,
+			[]string{"ce-subject", `"Euro%20%E2%82%AC %F0%9F%98%80 %2541 \"q\""`}},
 	} {
 		d, events := shaped(t, &cloudevents, "", tt.body, append(tt.headers, head...)...)
 		if len(events) != 1 {
@@ -97,7 +114,8 @@ func TestCloudEventsOverHTTP(t *testing.T) {
 			t.Errorf("%s %q %q: %d %s; want %d", tt.path, tt.headers, tt.body, r.status, r.body, tt.status)
 		}
 	}
-	_, r := d.raw("OPTIONS /v1/cloudevents HTTP/1.1\r\nHost: x\r\nWebHook-Request-Origin: eventemitter.example.com\r\n\r\n")
+	_, r := d.raw("OPTIONS /v1/cloudevents HTTP/1.1\r\nHost: x\r\nWebHook-Request-Origin: " +
+		"eventemitter.example.com\r\n\r\n")
 	line, err := r.ReadString('\n')
 	if err != nil || !strings.Contains(line, " 200 ") {
 		t.Errorf("a sender that asks whether it may: %q, %v; want 200", line, err)

@@ -44,7 +44,7 @@ type Config struct {
 	// IdleTimeout is how long a connection may stay open between two requests. Default 75 s, longer than the 60 s of
 	// common load balancers, so that they close first.
 	IdleTimeout time.Duration
-	// AnswerTimeout is how long, and up to an eighth longer, a request waits for the outcome of its events; after it the
+	// AnswerTimeout is how long a request waits for the outcome of its events, and up to an eighth longer. Then the
 	// answer is 503 and the outcome is open. Default 30 s.
 	AnswerTimeout time.Duration
 }
@@ -97,12 +97,13 @@ func (c Config) validate() error {
 	number("max-events", c.MaxEvents, 1, 1_000_000)
 	number("concurrency", c.Concurrency, 1, 1<<20)
 	if c.MaxReadingBytes < c.MaxBodyBytes+c.MaxDecodedBytes {
-		faults = append(faults, fmt.Errorf("ingest.max-reading-bytes is %d; one body needs up to %d: set it to that or more, "+
-			"or lower ingest.max-body-bytes or ingest.max-decoded-bytes",
+		faults = append(faults, fmt.Errorf("ingest.max-reading-bytes is %d; one body needs up to %d: "+
+			"set it to that or more, or lower ingest.max-body-bytes or ingest.max-decoded-bytes",
 			c.MaxReadingBytes, c.MaxBodyBytes+c.MaxDecodedBytes))
 	}
 	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {
-		faults = append(faults, errors.New("ingest.tls-cert-file and ingest.tls-key-file: set both for TLS, or none for plain HTTP"))
+		faults = append(faults, errors.New(
+			"ingest.tls-cert-file and ingest.tls-key-file: set both for TLS, or none for plain HTTP"))
 	}
 	for _, o := range c.CORSOrigins {
 		u, err := url.Parse(o)

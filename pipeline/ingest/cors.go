@@ -6,8 +6,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// cors lets web pages of other origins send events, and read the answers. Write keys are no cookies, so credentials
-// are never allowed. It says whether the request was a preflight, and is answered.
+// cors lets web pages of other origins send events and read the answers. Write keys are not cookies, so credentials
+// are never allowed. It reports whether the request was a preflight, which it has answered.
 func (s *Server) cors(ctx *fasthttp.RequestCtx) bool {
 	if len(s.cfg.CORSOrigins) == 0 {
 		return false

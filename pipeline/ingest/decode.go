@@ -11,8 +11,8 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-// decoder turns one body into events. It is reused; everything in it is only good until the next reset, but for what
-// take gives. Until take, the strings of the events lie in the body itself, where escapes are resolved in place.
+// decoder turns one body into events. It is reused: only what take returns outlives the next reset. Until take, the
+// strings of the events lie in the body itself, where escapes are resolved in place.
 type decoder struct {
 	cfg    *Config
 	tenant int32
@@ -46,7 +46,7 @@ type rejection struct {
 // malformed is why a whole body can't be used.
 type malformed struct {
 	status int
-	// offset into the decompressed body, -1 where there is none to tell.
+	// offset into the decompressed body, -1 where it is not known.
 	offset int
 	detail string
 }
@@ -72,7 +72,7 @@ func (d *decoder) drop() {
 	d.events, d.rejected, d.moved, d.key, d.s.Text = d.events[:0], d.rejected[:0], nil, "", nil
 }
 
-// open gives where the only JSON value of a body begins.
+// open returns where the only JSON value of a body begins.
 func (d *decoder) open(b []byte) (int, *malformed) {
 	d.s.Reset(b)
 	i := d.s.Space(0)
@@ -85,13 +85,14 @@ func (d *decoder) open(b []byte) (int, *malformed) {
 	return i, nil
 }
 
-// close says what is wrong after the value, which ended at i, or -1.
+// close reports what is wrong after the body's value, which ended at i, or with it, where i is -1.
 func (d *decoder) close(i int) *malformed {
 	if i < 0 {
 		return d.syntax()
 	}
 	if i = d.s.Space(i); i < len(d.s.Text) {
-		return &malformed{400, i, "nothing should follow the end of the JSON text; send one event a line with Content-Type: application/x-ndjson"}
+		return &malformed{400, i, "nothing should follow the end of the JSON text; " +
+			"send one event a line with Content-Type: application/x-ndjson"}
 	}
 	return nil
 }
@@ -121,7 +122,7 @@ func (d *decoder) json(b []byte) *malformed {
 
 func (d *decoder) syntax() *malformed { return &malformed{400, d.s.FaultAt, d.s.Fault} }
 
-// lines decodes NDJSON. A line that is no JSON object costs only itself.
+// lines decodes NDJSON. A line that is not a JSON object costs only itself.
 func (d *decoder) lines(b []byte) *malformed {
 	for start := 0; start < len(b); {
 		end := bytes.IndexByte(b[start:], '\n')
@@ -148,7 +149,7 @@ func (d *decoder) lines(b []byte) *malformed {
 	return nil
 }
 
-// one decodes the only value between i and the end of a line. It gives -1 where that is no JSON.
+// one decodes the only value between i and the end of a line. It returns -1 where that is not JSON.
 func (d *decoder) one(i, end int) int {
 	events, rejected, count := len(d.events), len(d.rejected), d.count
 	i = d.element(i)
@@ -167,7 +168,8 @@ func (d *decoder) tooMany(at int) *malformed {
 	if d.count < d.cfg.MaxEvents {
 		return nil
 	}
-	return &malformed{413, at, fmt.Sprintf("a request may hold %d events (ingest.max-events); send the rest in another", d.cfg.MaxEvents)}
+	return &malformed{413, at,
+		fmt.Sprintf("a request may hold %d events (ingest.max-events); send the rest in another", d.cfg.MaxEvents)}
 }
 
 // elements decodes the array at i, each element by one. It returns the index after it, or -1.
@@ -237,8 +239,8 @@ func (d *decoder) reject(field, reason, cause string) {
 	d.count++
 }
 
-// take gives the events, whose strings and bytes now lie in one array of their own, in the order of the request
-// without those that were rejected. They are the caller's, and the tenant's that d has by now.
+// take returns the events in the order of the request, without the rejected ones. They belong to d's tenant. Their
+// strings and bytes lie in one array of their own, which is the caller's.
 func (d *decoder) take() []pipeline.Event {
 	if len(d.events) == 0 {
 		return nil

@@ -25,7 +25,11 @@ const (
 func sampleEvents(n int) []string {
 	events := make([]string, n)
 	for i := range events {
-		events[i] = fmt.Sprintf(`{"event_id":"%s","event_name":"page_viewed","occurred_at":"2026-11-30T11:%02d:%02d.123Z","anonymous_id":"anon-%d","session_id":"sess-%d","page_url":"https://shop.example.com/products/%d?ref=home","referrer":"https://www.example.org/search","user_agent":"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36","properties":{"price_cents":%d,"currency":"EUR","title":"Blue chair no. %d","in_stock":true,"tags":["home","chair"]}}`,
+		events[i] = fmt.Sprintf(`{"event_id":"%s","event_name":"page_viewed","occurred_at":"2026-11-30T11:%02d:%02d.123Z",`+
+			`"anonymous_id":"anon-%d","session_id":"sess-%d","page_url":"https://shop.example.com/products/%d?ref=home",`+
+			`"referrer":"https://www.example.org/search","user_agent":"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36",`+
+			`"properties":{"price_cents":%d,"currency":"EUR","title":"Blue chair no. %d","in_stock":true,`+
+			`"tags":["home","chair"]}}`,
 			pipeline.NewUUIDv7(now), i/60%60, i%60, i%1000, i%5000, i, 1000+i*7, i)
 	}
 	return events
@@ -53,16 +57,20 @@ func decode(t testing.TB, cfg Config, text string, lines bool) (*decoder, []pipe
 }
 
 func TestDecodeEveryField(t *testing.T) {
-	text := `{"event_id":"` + strings.ToUpper(idV4) + `","event_name":"sign\u0075p","occurred_at":"2026-11-30T13:00:00.1234567+02:00","anonymous_id":"a\"1","user_id":"ü\u00fc\ud83d\ude00",
-		"session_id":"s","page_url":"https://x/?a=1&b=2","referrer":"r","user_agent":"ua","\u0070roperties": { "n": 12345678901234567890.10, "C:\\u0000dir":"\u00e9" } }`
+	text := `{"event_id":"` + strings.ToUpper(idV4) + `","event_name":"sign\u0075p",` +
+		`"occurred_at":"2026-11-30T13:00:00.1234567+02:00","anonymous_id":"a\"1","user_id":"ü\u00fc\ud83d\ude00",` +
+		"\n\t" + `"session_id":"s","page_url":"https://x/?a=1&b=2","referrer":"r","user_agent":"ua",` +
+		`"\u0070roperties": { "n": 12345678901234567890.10, "C:\\u0000dir":"\u00e9" } }`
 	_, events, m := decode(t, DefaultConfig(), text, false)
 	if m != nil || len(events) != 1 {
 		t.Fatalf("%v, %d events; want one", m, len(events))
 	}
 	id, _ := pipeline.ParseUUID(idV4)
 	got := events[0]
-	want := pipeline.Event{ID: id, Tenant: 7, Name: "signup", OccurredAt: time.Date(2026, 11, 30, 11, 0, 0, 123456000, time.UTC),
-		ReceivedAt: now.Truncate(time.Microsecond), AnonymousID: `a"1`, UserID: "üü😀", SessionID: "s", PageURL: "https://x/?a=1&b=2",
+	want := pipeline.Event{ID: id, Tenant: 7, Name: "signup", OccurredAt: time.Date(2026, 11, 30, 11, 0, 0, 123456000,
+		time.UTC),
+		ReceivedAt: now.Truncate(time.Microsecond), AnonymousID: `a"1`, UserID: "üü😀", SessionID: "s",
+		PageURL:  "https://x/?a=1&b=2",
 		Referrer: "r", UserAgent: "ua", Properties: []byte(`{ "n": 12345678901234567890.10, "C:\\u0000dir":"\u00e9" }`)}
 	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
 		t.Errorf("got\n%+v; want\n%+v", got, want)
@@ -118,7 +126,8 @@ func TestDecodeShapes(t *testing.T) {
 			continue
 		}
 		if tt.status != 0 || len(events) != tt.events || len(d.rejected) != tt.bad || d.count != tt.events+tt.bad {
-			t.Errorf("%q: %d events, rejected %+v, count %d; want %d, %d, status %d", tt.text, len(events), d.rejected, d.count, tt.events, tt.bad, tt.status)
+			t.Errorf("%q: %d events, rejected %+v, count %d; want %d, %d, status %d", tt.text, len(events), d.rejected,
+				d.count, tt.events, tt.bad, tt.status)
 		}
 	}
 }
@@ -147,7 +156,8 @@ func TestOneBadEventOfEachKindAmongGoodOnes(t *testing.T) {
 		{`{"event_name":"x","k\ud800":1}`, "k\\ud800", "surrogate"},
 		{"{\"event_name\":\"x\",\"referrer\":\"\xff\"}", "referrer", "UTF-8"},
 		{`{"event_name":"x","properties":{"k":1e200000}}`, "properties", "range"},
-		{`{"event_name":"x","properties":` + strings.Repeat(`{"a":`, 200) + `1` + strings.Repeat(`}`, 200) + `}`, "properties", "100 levels"},
+		{`{"event_name":"x","properties":` + strings.Repeat(`{"a":`, 200) + `1` + strings.Repeat(`}`, 200) + `}`,
+			"properties", "100 levels"},
 		{`{"event_name":"x","properties":[1]}`, "properties", "must be a JSON object, not the array [1]"},
 		{`{"event_name":"x","properties":"{}"}`, "properties", "must be a JSON object"},
 		{`{"event_name":"x","occurred_at":"yesterday"}`, "occurred_at", `not "yesterday"`},
@@ -191,17 +201,20 @@ func TestIdentity(t *testing.T) {
 	}
 	for _, fields := range []string{`"event_id":""`, `"event_id":null`, `"user_id":"u"`} {
 		e := get(fields)
-		if inside, ok := e.ID.Time(); !ok || !inside.Equal(now.Truncate(time.Millisecond)) || !e.OccurredAt.Equal(received) || e.TimeUnknown {
+		if inside, ok := e.ID.Time(); !ok || !inside.Equal(now.Truncate(time.Millisecond)) ||
+			!e.OccurredAt.Equal(received) || e.TimeUnknown {
 			t.Errorf("%s: %+v; want a UUIDv7 of the receive time, and that time", fields, e)
 		}
 	}
-	if e := get(`"event_id":"order 17/é"`); e.ID != pipeline.HashUUID("order 17/é") || e.ClientID != "order 17/é" || !e.TimeUnknown || !e.OccurredAt.Equal(received) {
+	if e := get(`"event_id":"order 17/é"`); e.ID != pipeline.HashUUID("order 17/é") || e.ClientID != "order 17/é" ||
+		!e.TimeUnknown || !e.OccurredAt.Equal(received) {
 		t.Errorf("an id that is no UUID: %+v", e)
 	}
 	if e := get(`"event_id":"` + idV4 + `"`); e.ClientID != "" || !e.TimeUnknown || !e.OccurredAt.Equal(received) {
 		t.Errorf("a UUID without a time: %+v", e)
 	}
-	if e := get(`"event_id":"` + idV4 + `","occurred_at":"2026-11-29T00:00:00Z"`); e.TimeUnknown || !e.OccurredAt.Equal(time.Date(2026, 11, 29, 0, 0, 0, 0, time.UTC)) {
+	if e := get(`"event_id":"` + idV4 + `","occurred_at":"2026-11-29T00:00:00Z"`); e.TimeUnknown ||
+		!e.OccurredAt.Equal(time.Date(2026, 11, 29, 0, 0, 0, 0, time.UTC)) {
 		t.Errorf("a UUID and a time: %+v", e)
 	}
 	yesterday := now.Add(-24 * time.Hour).Truncate(time.Millisecond)
@@ -239,7 +252,8 @@ func TestKeepUnknownFields(t *testing.T) {
 			t.Errorf("%s: properties %q are no JSON", tt.text, events[1].Properties)
 		}
 	}
-	for _, text := range []string{`{"event_name":"x","n":1,"n":2}`, `{"event_name":"x","n":1,"\u006e":2}`, `{"event_name":"x","n":"\u0000"}`, `{"event_name":"x","n\u0000":1}`} {
+	for _, text := range []string{`{"event_name":"x","n":1,"n":2}`, `{"event_name":"x","n":1,"\u006e":2}`,
+		`{"event_name":"x","n":"\u0000"}`, `{"event_name":"x","n\u0000":1}`} {
 		if d, _, _ := decode(t, cfg, text, false); len(d.rejected) != 1 {
 			t.Errorf("%s: rejected %+v; want one", text, d.rejected)
 		}
@@ -254,7 +268,8 @@ func TestTooManyEvents(t *testing.T) {
 		if lines {
 			text = "{}\n{}\n{}"
 		}
-		if _, _, m := decode(t, cfg, text, lines); m == nil || m.status != 413 || !strings.Contains(m.detail, "ingest.max-events") {
+		if _, _, m := decode(t, cfg, text, lines); m == nil || m.status != 413 || !strings.Contains(m.detail,
+			"ingest.max-events") {
 			t.Errorf("three events of two (lines %v): %+v; want 413", lines, m)
 		}
 	}
@@ -300,7 +315,8 @@ func FuzzDecode(f *testing.F) {
 			last = r.index
 		}
 		for _, e := range events {
-			if e.Name == "" || e.ID == (pipeline.UUID{}) && !strings.Contains(string(text), "00000000-0000") || e.OccurredAt.IsZero() {
+			if e.Name == "" || e.ID == (pipeline.UUID{}) && !strings.Contains(string(text), "00000000-0000") ||
+				e.OccurredAt.IsZero() {
 				t.Fatalf("%q: incomplete event %+v", text, e)
 			}
 			if e.Properties != nil {

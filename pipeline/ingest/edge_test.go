@@ -18,7 +18,10 @@ import (
 )
 
 func TestCORS(t *testing.T) {
-	d := open(t, &memory{}, Auth{}, func(c *Config) { c.CORSOrigins = []string{"https://shop.example.com", "http://localhost:3000"} })
+	d := open(t, &memory{}, Auth{}, func(c *Config) {
+		c.CORSOrigins = []string{"https://shop.example.com",
+			"http://localhost:3000"}
+	})
 	ask := func(method, origin string, headers ...string) *http.Response {
 		t.Helper()
 		req, _ := http.NewRequest(method, "http://"+d.addr+"/v1/events", strings.NewReader(`{"event_name":"x"}`))
@@ -48,10 +51,13 @@ func TestCORS(t *testing.T) {
 		{"POST", "https://evil.example.com", nil, 200, ""},
 	} {
 		resp := ask(tt.method, tt.origin, tt.headers...)
-		if got := resp.Header.Get("Access-Control-Allow-Origin"); resp.StatusCode != tt.status || got != tt.allow || resp.Header.Get("Vary") != "Origin" {
-			t.Errorf("%s from %s: %d, allows %q, Vary %q; want %d, %q and Origin", tt.method, tt.origin, resp.StatusCode, got, resp.Header.Get("Vary"), tt.status, tt.allow)
+		if got := resp.Header.Get("Access-Control-Allow-Origin"); resp.StatusCode != tt.status || got != tt.allow ||
+			resp.Header.Get("Vary") != "Origin" {
+			t.Errorf("%s from %s: %d, allows %q, Vary %q; want %d, %q and Origin", tt.method, tt.origin, resp.StatusCode, got,
+				resp.Header.Get("Vary"), tt.status, tt.allow)
 		}
-		if tt.status == 204 && (resp.Header.Get("Access-Control-Allow-Methods") != "POST" || !strings.Contains(resp.Header.Get("Access-Control-Allow-Headers"), "X-Write-Key")) {
+		if tt.status == 204 && (resp.Header.Get("Access-Control-Allow-Methods") != "POST" ||
+			!strings.Contains(resp.Header.Get("Access-Control-Allow-Headers"), "X-Write-Key")) {
 			t.Errorf("preflight answers %v", resp.Header)
 		}
 	}
@@ -69,7 +75,8 @@ func writePair(t *testing.T, dir, name string, changed time.Time) (certFile, key
 	if err != nil {
 		t.Fatal(err)
 	}
-	cert := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	cert := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, cert, cert, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +86,8 @@ func writePair(t *testing.T, dir, name string, changed time.Time) (certFile, key
 		t.Fatal(err)
 	}
 	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for file, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: der}, keyFile: {Type: "PRIVATE KEY", Bytes: secret}} {
+	for file, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: der},
+		keyFile: {Type: "PRIVATE KEY", Bytes: secret}} {
 		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +110,8 @@ func TestTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		if _, err := c.Write([]byte("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 18\r\n\r\n" + `{"event_name":"x"}`)); err != nil {
+		if _, err := c.Write([]byte("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 18\r\n\r\n" +
+			`{"event_name":"x"}`)); err != nil {
 			t.Fatal(err)
 		}
 		b := make([]byte, 12)
@@ -137,7 +146,8 @@ func TestTLS(t *testing.T) {
 	for _, files := range [][2]string{{certFile, ""}, {"", keyFile}, {certFile, keyFile}, {dir + "/none", keyFile}} {
 		cfg := DefaultConfig()
 		cfg.TLSCertFile, cfg.TLSKeyFile = files[0], files[1]
-		if _, err := New(cfg, m, Auth{}, d.metrics, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "ingest.tls-") {
+		if _, err := New(cfg, m, Auth{}, d.metrics, slog.New(slog.DiscardHandler)); err == nil ||
+			!strings.Contains(err.Error(), "ingest.tls-") {
 			t.Errorf("%q: %v; want an error that names the setting", files, err)
 		}
 	}

@@ -172,8 +172,8 @@ type patience struct {
 	end   context.CancelFunc // not called: its time ends it
 }
 
-// wait gives a context that ends after ingest.answer-timeout and up to an eighth more. Requests share it, since one of its
-// own costs a request 4 us, a tenth of what it costs at all.
+// wait returns a context that ends after ingest.answer-timeout and up to an eighth more. Requests share it, since one
+// of its own costs a request 4 us, a tenth of its whole cost.
 func (s *Server) wait(now time.Time) context.Context {
 	p := s.patience.Load()
 	if p == nil || !now.Before(p.renew) {
@@ -185,11 +185,11 @@ func (s *Server) wait(now time.Time) context.Context {
 	return p
 }
 
-// holdFor is how long a request of a shape that holds waits for room: less than the 10 s after which posthog-node gives
-// a request up and repeats it.
+// holdFor is how long a request of a shape that holds waits for room: less than the 10 s after which posthog-node
+// abandons a request and repeats it.
 const holdFor = 8 * time.Second
 
-// add hands events to the buffer; where the shape says so, again and again while there is no room.
+// add hands events to the buffer. For a shape that holds it tries again while there is no room.
 func (s *Server) add(wait context.Context, ctx exchange, events []pipeline.Event) ([]pipeline.Verdict, error) {
 	give := ctx.Time().Add(holdFor)
 	for {

@@ -39,7 +39,9 @@ func TestLimiterHoldsTheRateOverTime(t *testing.T) {
 }
 
 func TestTenantsDoNotShareLimits(t *testing.T) {
-	auth, err := parseAuth([]byte(fmt.Sprintf("tenants:\n  - {id: 1, name: a, keys: [%q], limits: {events-per-second: 10}}\n  - {id: 2, name: b, keys: [%q], limits: {bytes-per-second: 100}}\n  - {id: 3, name: c, keys: [%q]}\n",
+	auth, err := parseAuth([]byte(fmt.Sprintf("tenants:\n  - {id: 1, name: a, keys: [%q], limits: "+
+		"{events-per-second: 10}}\n  - {id: 2, name: b, keys: [%q], limits: {bytes-per-second: 100}}\n  - {id: 3, name: "+
+		"c, keys: [%q]}\n",
 		hashed("a"), hashed("b"), hashed("c"))))
 	if err != nil {
 		t.Fatal(err)
@@ -56,13 +58,15 @@ func TestTenantsDoNotShareLimits(t *testing.T) {
 		r := d.post(`{"event_name":"x"}`, "X-Write-Key", key)
 		after, _ := strconv.Atoi(r.header.Get("Retry-After"))
 		if r.status != want || want == 429 && after < 100 {
-			t.Errorf("%s: the second request: %d, Retry-After %d; want %d and, for a debt of 500 s or 950 s, at least 100", key, r.status, after, want)
+			t.Errorf("%s: the second request: %d, Retry-After %d; want %d and, for a debt of 500 s or 950 s, at least 100",
+				key, r.status, after, want)
 		}
 	}
 	if got := testutil.ToFloat64(d.metrics.limited.WithLabelValues("1")); got != 1 {
 		t.Errorf("pipeline_ingest_rate_limited_requests_total{tenant=1} = %v; want 1", got)
 	}
-	if _, err := parseAuth([]byte(fmt.Sprintf("tenants: [{id: 1, name: a, keys: [%q], limits: {events-per-second: -1}}]", hashed("a")))); err == nil || !strings.Contains(err.Error(), "events-per-second") {
+	if _, err := parseAuth([]byte(fmt.Sprintf("tenants: [{id: 1, name: a, keys: [%q], limits: {events-per-second: -1}}]",
+		hashed("a")))); err == nil || !strings.Contains(err.Error(), "events-per-second") {
 		t.Errorf("a negative limit: %v; want an error that names it", err)
 	}
 }

@@ -37,7 +37,8 @@ const noFlags = `{"flags":{},"featureFlags":{},"featureFlagPayloads":{},"errorsW
 // posthog decodes {"batch": [...]}, one event, or an array of them, also as a form's data in base64.
 func (d *decoder) posthog(in input) *malformed {
 	b := in.body
-	if bytes.HasPrefix(in.header.ContentType(), []byte("application/x-www-form-urlencoded")) || bytes.HasPrefix(b, []byte("data=")) {
+	isForm := bytes.HasPrefix(in.header.ContentType(), []byte("application/x-www-form-urlencoded"))
+	if isForm || bytes.HasPrefix(b, []byte("data=")) {
 		var form fasthttp.Args
 		form.ParseBytes(b)
 		data := bytes.ReplaceAll(form.Peek("data"), []byte(" "), []byte("+"))
@@ -126,7 +127,8 @@ func (d *decoder) posthogEvent(i int) int {
 		return -1
 	}
 	if dr.bad.reason == "" {
-		p := pick(dr.properties, [8]string{"distinct_id", "$device_id", "$anon_distinct_id", "$session_id", "$current_url", "$referrer", "$raw_user_agent", "token"})
+		p := pick(dr.properties, [8]string{"distinct_id", "$device_id", "$anon_distinct_id", "$session_id",
+			"$current_url", "$referrer", "$raw_user_agent", "token"})
 		distinct, key = first(distinct, p[0]), first(key, p[7])
 		dr.e.AnonymousID = first(p[1], p[2])
 		if distinct != dr.e.AnonymousID {

@@ -17,38 +17,51 @@ func TestPostHogMapping(t *testing.T) {
 	const head = `"event":"$pageview","uuid":"` + idV7 + `","timestamp":"2026-11-30T11:00:00.5Z",`
 	const shown = `name=$pageview id=` + idV7 + ` at=2026-11-30T11:00:00.5Z `
 	for _, tt := range []struct{ text, want string }{
-		{`{` + head + `"distinct_id":"u","properties":{"n":1.10,"$lib":"posthog-node"},"type":"capture","library":"l"}`, shown + `user=u props={"$posthog":{"type":"capture","library":"l"},"n":1.10,"$lib":"posthog-node"}`},
+		{`{` + head + `"distinct_id":"u","properties":{"n":1.10,"$lib":"posthog-node"},"type":"capture","library":"l"}`,
+			shown + `user=u props={"$posthog":{"type":"capture","library":"l"},"n":1.10,"$lib":"posthog-node"}`},
 		{`{` + head + `"distinct_id":17}`, shown + `user=17`},
 		{`{` + head + `"$distinct_id":"u","$set":{"a":1}}`, shown + `user=u props={"$posthog":{"$set":{"a":1}}}`},
-		{`{` + head + `"properties":{"distinct_id":"d","$device_id":"d","$session_id":"s","$current_url":"https:\/\/x","$referrer":"r","$raw_user_agent":"ua","token":"k"}}`,
-			shown + `anon=d session=s url=https://x ref=r ua=ua props={"distinct_id":"d","$device_id":"d","$session_id":"s","$current_url":"https:\/\/x","$referrer":"r","$raw_user_agent":"ua","token":"k"}`},
-		{`{` + head + `"distinct_id":"u","properties":{"$anon_distinct_id":"a"}}`, shown + `anon=a user=u props={"$anon_distinct_id":"a"}`},
+		{`{` + head + `"properties":{"distinct_id":"d","$device_id":"d","$session_id":"s","$current_url":"https:\/\/` +
+			`x","$referrer":"r","$raw_user_agent":"ua","token":"k"}}`,
+			shown + `anon=d session=s url=https://x ref=r ua=ua ` +
+				`props={"distinct_id":"d","$device_id":"d","$session_id":"s","$current_url":"https:\/\/` +
+				`x","$referrer":"r","$raw_user_agent":"ua","token":"k"}`},
+		{`{` + head + `"distinct_id":"u","properties":{"$anon_distinct_id":"a"}}`, shown +
+			`anon=a user=u props={"$anon_distinct_id":"a"}`},
 		{`{"event":"x","distinct_id":"u","uuid":"50172"}`, `name=x client_id=50172 at=unknown user=u`},
 	} {
-		for _, body := range []string{`{"api_key":"k","batch":[` + tt.text + `],"sent_at":"x"}`, tt.text, `[` + tt.text + `]`} {
+		for _, body := range []string{`{"api_key":"k","batch":[` + tt.text + `],"sent_at":"x"}`, tt.text, `[` + tt.text +
+			`]`} {
 			d, events := shaped(t, &posthog, "", body)
 			if len(events) != 1 || show(events[0]) != tt.want {
-				t.Errorf("%s:\ngot  %s, rejected %+v\nwant %s", body, show(append(events, pipeline.Event{})[0]), d.rejected, tt.want)
+				t.Errorf("%s:\ngot  %s, rejected %+v\nwant %s", body, show(append(events, pipeline.Event{})[0]), d.rejected,
+					tt.want)
 			}
 		}
 	}
-	for _, text := range []string{`{"event":"x","distinct_id":"u","uuid":""}`, `{"event":"x","distinct_id":"u"}`, `{"event":"x","distinct_id":"u","uuid":null}`} {
+	for _, text := range []string{`{"event":"x","distinct_id":"u","uuid":""}`, `{"event":"x","distinct_id":"u"}`,
+		`{"event":"x","distinct_id":"u","uuid":null}`} {
 		if _, events := shaped(t, &posthog, "", text); len(events) != 1 || events[0].ID.String()[14] != '7' {
 			t.Errorf("%s: %+v; want an id made for it", text, events)
 		}
 	}
 	for _, tt := range []struct{ text, field string }{
-		{`{"distinct_id":"u"}`, "event"}, {`{"event":"x"}`, "distinct_id"}, {`{"event":"x","distinct_id":{}}`, "distinct_id"}, {`{"event":"x","distinct_id":"u","properties":1}`, "properties"},
-		{`{"event":"x","properties":{"distinct_id":"` + strings.Repeat("d", 600) + `"}}`, "properties"}, {`{"event":"x","distinct_id":"u","uuid":"a\u0000"}`, "uuid"}, {`5`, ""},
+		{`{"distinct_id":"u"}`, "event"}, {`{"event":"x"}`, "distinct_id"}, {`{"event":"x","distinct_id":{}}`,
+			"distinct_id"}, {`{"event":"x","distinct_id":"u","properties":1}`, "properties"},
+		{`{"event":"x","properties":{"distinct_id":"` + strings.Repeat("d", 600) + `"}}`, "properties"},
+		{`{"event":"x","distinct_id":"u","uuid":"a\u0000"}`, "uuid"}, {`5`, ""},
 	} {
-		if d, events := shaped(t, &posthog, "", `{"batch":[{"event":"x","distinct_id":"u"},`+tt.text+`]}`); len(events) != 1 || len(d.rejected) != 1 || d.rejected[0].index != 1 || d.rejected[0].field != tt.field {
+		if d, events := shaped(t, &posthog, "",
+			`{"batch":[{"event":"x","distinct_id":"u"},`+tt.text+`]}`); len(events) != 1 || len(d.rejected) != 1 ||
+			d.rejected[0].index != 1 || d.rejected[0].field != tt.field {
 			t.Errorf("%s: %d events, rejected %+v; want index 1, field %q", tt.text, len(events), d.rejected, tt.field)
 		}
 	}
 }
 
 func TestPostHogForms(t *testing.T) {
-	auth, err := parseAuth([]byte("tenants: [{id: 5, name: a, keys: [" + hashed("key") + "]}, {id: 6, name: b, keys: [" + hashed("other") + "]}]"))
+	auth, err := parseAuth([]byte("tenants: [{id: 5, name: a, keys: [" + hashed("key") +
+		"]}, {id: 6, name: b, keys: [" + hashed("other") + "]}]"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +104,8 @@ func TestPostHogForms(t *testing.T) {
 			t.Errorf("tenant %d; want 5", e.Tenant)
 		}
 	}
-	if r := d.do("POST", "/flags/?v=2", strings.NewReader("{}")); r.status != 200 || !strings.Contains(r.body, `"featureFlags":{}`) {
+	if r := d.do("POST", "/flags/?v=2", strings.NewReader("{}")); r.status != 200 || !strings.Contains(r.body,
+		`"featureFlags":{}`) {
 		t.Errorf("/flags/: %d %s; want none", r.status, r.body)
 	}
 	if got := d.server.reader.inUse.Load(); got != 0 {

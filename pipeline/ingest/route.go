@@ -66,7 +66,7 @@ func (s *Server) route(request *fasthttp.RequestCtx) {
 	ctx := exchange{request, to.shape}
 	switch {
 	case ctx.shape == &cloudevents && ctx.IsOptions() && len(ctx.Request.Header.Peek("WebHook-Request-Origin")) > 0:
-		// The sender asks whether it may send (CloudEvents webhooks, section 4); whoever has a write key may.
+		// The sender asks whether it may send (CloudEvents webhooks, section 4); anyone with a write key may.
 		ctx.Response.Header.Set("Allow", "POST")
 		ctx.Response.Header.SetBytesV("WebHook-Allowed-Origin", ctx.Request.Header.Peek("WebHook-Request-Origin"))
 		ctx.Response.Header.Set("WebHook-Allowed-Rate", "*")
@@ -94,9 +94,8 @@ func (s *Server) route(request *fasthttp.RequestCtx) {
 	}
 }
 
-// discard reads on where an answer came before the end of the body, since a connection that is closed on unread bytes
-// is reset, and with it goes the answer. It costs no memory, and ends with the read timeout. What is longer than a
-// body may be is not waited for.
+// discard reads the rest of a body that was answered early, since a connection that is closed on unread bytes is reset,
+// and the answer is lost. It costs no memory, ends with the read timeout, and reads no more than a body may be long.
 func (s *Server) discard(ctx *fasthttp.RequestCtx) {
 	stream := ctx.RequestBodyStream()
 	if stream == nil || ctx.Response.StatusCode() < 400 {
@@ -108,8 +107,8 @@ func (s *Server) discard(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// mediaType reports whether a Content-Type is one that is known, and whether it is NDJSON. Without one, a body is taken
-// for JSON; browsers' beacons say text/plain.
+// mediaType reports whether a Content-Type is known, and whether it is NDJSON. A body without one is taken for JSON;
+// browsers' beacons are text/plain.
 func mediaType(t []byte) (lines, ok bool) {
 	if string(t) == "application/json" { // nearly always
 		return false, true

@@ -30,8 +30,8 @@ var segment = shape{
 	media:     anyJSON,
 	head:      `{"success":true,`,
 	keyInBody: true,
-	// The client gives up on 400 alone at once and in every version. Only 429 with Retry-After makes it wait without
-	// counting attempts, so that is what an outage is, too.
+	// 400 is the only status on which every version of the client gives up at once. Only 429 with Retry-After makes it
+	// wait without counting attempts, so an outage is 429 as well.
 	status: func(status int) int {
 		switch status {
 		case 413, 415, 422:

@@ -25,7 +25,7 @@ type Buffer interface {
 	Add(ctx context.Context, events []pipeline.Event) ([]pipeline.Verdict, error)
 	// AddAsync returns once there is room in memory.
 	AddAsync(events []pipeline.Event) error
-	// Room gives the error that events of about so many bytes would meet now, nil where there may be room.
+	// Room returns the error that Add would return now for events of about this many bytes. It reserves nothing.
 	Room(bytes int) error
 }
 
@@ -48,7 +48,7 @@ type Server struct {
 	patience atomic.Pointer[patience]
 }
 
-// New checks the configuration; the error names everything that is wrong with it.
+// New checks the configuration; the error names everything that is wrong with it. It starts nothing.
 func New(cfg Config, buf Buffer, auth Auth, m *Metrics, log *slog.Logger) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -69,9 +69,9 @@ func New(cfg Config, buf Buffer, auth Auth, m *Metrics, log *slog.Logger) (*Serv
 	return s, err
 }
 
-// Serve answers what comes in on ln, which it closes, until ctx ends. It is called once. Then it takes no new connections, closes the idle
-// ones, answers the requests that are on their way, and returns nil. That takes at most the time that the timeouts of
-// reading, answering and writing allow together; where it took longer, the error says so.
+// Serve answers what comes in on ln, which it closes, until ctx ends. It is called once. When ctx ends it takes no new
+// connections, closes the idle ones, answers the requests that are on their way, and returns nil. That takes at most
+// the timeouts of reading, answering and writing together; after that it returns an error.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	srv := &fasthttp.Server{
 		Handler:                      s.handle,
@@ -82,7 +82,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		IdleTimeout:                  s.cfg.IdleTimeout,
 		WriteTimeout:                 writeTimeout,
 		MaxRequestBodySize:           s.cfg.MaxBodyBytes,
-		ReadBufferSize:               16 << 10, // bounds the header, too
+		ReadBufferSize:               16 << 10, // bounds the header as well
 		StreamRequestBody:            true,
 		DisablePreParseMultipartForm: true,
 		NoDefaultContentType:         true,
@@ -125,10 +125,10 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return p.Wait()
 }
 
-// Reading is how many bytes the bodies hold that are being read and decoded.
+// Reading is the memory of the bodies that are being read and decoded, in bytes.
 func (s *Server) Reading() int { return int(s.reader.inUse.Load()) }
 
-// slogPrinter takes what fasthttp has to say, which is about single connections.
+// slogPrinter logs what fasthttp reports, which is about single connections.
 type slogPrinter struct{ log *slog.Logger }
 
 func (p slogPrinter) Printf(format string, args ...any) {
@@ -144,7 +144,8 @@ func (s *Server) handleError(request *fasthttp.RequestCtx, err error) {
 	case errors.As(err, &small):
 		problem(ctx, 431, "header-too-large", "the header of the request is larger than 16 KiB", -1)
 	case errors.As(err, &netErr) && netErr.Timeout():
-		problem(ctx, 408, "timeout", fmt.Sprintf("the request did not come within %s (ingest.read-timeout)", s.cfg.ReadTimeout), -1)
+		problem(ctx, 408, "timeout",
+			fmt.Sprintf("the request did not come within %s (ingest.read-timeout)", s.cfg.ReadTimeout), -1)
 	default:
 		problem(ctx, 400, "malformed-http", "the request is not HTTP as in RFC 9112", -1)
 	}

@@ -179,7 +179,8 @@ func (d *door) do(method, path string, body io.Reader, headers ...string) reply 
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Add(headers[i], headers[i+1])
 	}
-	client := http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}, Timeout: time.Minute}
+	client := http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true},
+		Timeout: time.Minute}
 	resp, err := client.Do(req)
 	if err != nil {
 		d.t.Fatal(err)
@@ -194,7 +195,8 @@ func (d *door) do(method, path string, body io.Reader, headers ...string) reply 
 		d.t.Fatalf("answer %q is no JSON: %v", text, err)
 	}
 	if r.status >= 400 {
-		if got := r.header.Get("Content-Type"); got != "application/problem+json" || r.json.Status != float64(r.status) || r.json.Type == "" || r.json.Title == "" || r.json.Detail == "" {
+		if got := r.header.Get("Content-Type"); got != "application/problem+json" || r.json.Status != float64(r.status) ||
+			r.json.Type == "" || r.json.Title == "" || r.json.Detail == "" {
 			d.t.Errorf("%d %q: Content-Type %q; want a whole problem document", r.status, r.body, got)
 		}
 	}
@@ -239,7 +241,8 @@ func TestVerdictsKeepThePositionInTheRequest(t *testing.T) {
 	for _, e := range r.json.Events {
 		got = append(got, fmt.Sprintf("%d %s %s", e.Index, e.Result, e.Field))
 	}
-	want := []string{"0 rejected event_name", "2 rejected ", "3 duplicate ", "5 rejected x", "6 rejected properties", "7 rejected event_name"}
+	want := []string{"0 rejected event_name", "2 rejected ", "3 duplicate ", "5 rejected x", "6 rejected properties",
+		"7 rejected event_name"}
 	if !slices.Equal(got, want) {
 		t.Errorf("events %q; want %q", got, want)
 	}
@@ -267,10 +270,13 @@ func books(t *testing.T, d *door, tenant string, received, rejected, refused flo
 		}
 		return n
 	}
-	gotRejected := sum(d.metrics.rejected, "type", "missing", "unknown_field", "duplicate_field", "too_long", "unstorable", "too_deep", "time", "malformed")
+	gotRejected := sum(d.metrics.rejected, "type", "missing", "unknown_field", "duplicate_field", "too_long",
+		"unstorable", "too_deep", "time", "malformed")
 	gotRefused := sum(d.metrics.refused, "full", "draining")
-	if got := testutil.ToFloat64(d.metrics.received.WithLabelValues(tenant)); got != received || gotRejected != rejected || gotRefused != refused {
-		t.Errorf("received %v, rejected %v, refused %v; want %v, %v, %v", got, gotRejected, gotRefused, received, rejected, refused)
+	if got := testutil.ToFloat64(d.metrics.received.WithLabelValues(tenant)); got != received ||
+		gotRejected != rejected || gotRefused != refused {
+		t.Errorf("received %v, rejected %v, refused %v; want %v, %v, %v", got, gotRejected, gotRefused, received, rejected,
+			refused)
 	}
 }
 
@@ -292,20 +298,26 @@ func TestStatusCodes(t *testing.T) {
 		{"one", good, nil, 200, func(r reply) bool { return r.json.Stored == 1 && strings.Contains(r.body, `"events":[]`) }},
 		{"array", "[" + good + "," + good + "]", nil, 200, func(r reply) bool { return r.json.Stored == 2 }},
 		{"events", `{"events":[` + good + `]}`, nil, 200, func(r reply) bool { return r.json.Stored == 1 }},
-		{"empty array", `[]`, nil, 200, func(r reply) bool { return r.body == `{"stored":0,"duplicate":0,"rejected":0,"events":[]}`+"\n" }},
+		{"empty array", `[]`, nil, 200,
+			func(r reply) bool { return r.body == `{"stored":0,"duplicate":0,"rejected":0,"events":[]}`+"\n" }},
 		{"lines", good + "\n" + good, ndjson, 200, func(r reply) bool { return r.json.Stored == 2 }},
 		{"gzip", gz(good), encoded("gzip"), 200, func(r reply) bool { return r.json.Stored == 1 }},
-		{"two gzip members", gz("["+good) + gz(","+good+"]"), encoded("GZIP"), 200, func(r reply) bool { return r.json.Stored == 2 }},
+		{"two gzip members", gz("["+good) + gz(","+good+"]"), encoded("GZIP"), 200,
+			func(r reply) bool { return r.json.Stored == 2 }},
 		{"zstd", zst(good), encoded("zstd"), 200, func(r reply) bool { return r.json.Stored == 1 }},
 		{"beacon", good, []string{"Content-Type", "text/plain;charset=UTF-8"}, 200, nil},
 		{"all rejected", `[{},{}]`, nil, 422, func(r reply) bool {
 			return r.json.Rejected == 2 && len(r.json.Events) == 2 && r.json.Events[1].Index == 1
 		}},
-		{"malformed", `[` + good + `,]`, nil, 400, func(r reply) bool { return r.json.Offset == 20 && strings.Contains(r.body, `"offset":20`) }},
+		{"malformed", `[` + good + `,]`, nil, 400, func(r reply) bool {
+			return r.json.Offset == 20 &&
+				strings.Contains(r.body, `"offset":20`)
+		}},
 		{"empty", ``, nil, 400, func(r reply) bool { return strings.Contains(r.json.Detail, "empty") }},
 		{"gzip in gzip", gz(gz(good)), encoded("gzip"), 400, nil},
 		{"gzip not told", gz(good), nil, 400, nil},
-		{"truncated gzip", gz(large)[:200], encoded("gzip"), 400, func(r reply) bool { return strings.Contains(r.json.Detail, "decompressed") }},
+		{"truncated gzip", gz(large)[:200], encoded("gzip"), 400,
+			func(r reply) bool { return strings.Contains(r.json.Detail, "decompressed") }},
 		{"nothing in gzip", "", encoded("gzip"), 400, nil},
 		{"no gzip", good, encoded("gzip"), 400, nil},
 		{"truncated zstd", zst(large)[:50], encoded("zstd"), 400, nil},
@@ -314,14 +326,21 @@ func TestStatusCodes(t *testing.T) {
 		{"twice", good, encoded("gzip, gzip"), 415, nil},
 		{"form", good, []string{"Content-Type", "application/x-www-form-urlencoded"}, 415, nil},
 		{"charset", good, []string{"Content-Type", "application/json; charset=utf-16"}, 415, nil},
-		{"too large", large, nil, 413, func(r reply) bool { return strings.Contains(r.json.Detail, "ingest.max-body-bytes") }},
+		{"too large", large, nil, 413, func(r reply) bool {
+			return strings.Contains(r.json.Detail,
+				"ingest.max-body-bytes")
+		}},
 		{"large in gzip", gz(large), encoded("gzip"), 200, nil},
 		{"large in zstd", zst(large), encoded("zstd"), 200, nil},
-		{"too large in gzip", gz(large + large), encoded("gzip"), 413, func(r reply) bool { return strings.Contains(r.json.Detail, "ingest.max-decoded-bytes") }},
-		{"too large in zstd", zst(large + large), encoded("zstd"), 413, func(r reply) bool { return strings.Contains(r.json.Detail, "ingest.max-decoded-bytes") }},
-		{"too many", "[" + strings.Repeat(good+",", 100) + good + "]", nil, 413, func(r reply) bool { return strings.Contains(r.json.Detail, "ingest.max-events") }},
+		{"too large in gzip", gz(large + large), encoded("gzip"), 413,
+			func(r reply) bool { return strings.Contains(r.json.Detail, "ingest.max-decoded-bytes") }},
+		{"too large in zstd", zst(large + large), encoded("zstd"), 413,
+			func(r reply) bool { return strings.Contains(r.json.Detail, "ingest.max-decoded-bytes") }},
+		{"too many", "[" + strings.Repeat(good+",", 100) + good + "]", nil, 413,
+			func(r reply) bool { return strings.Contains(r.json.Detail, "ingest.max-events") }},
 		{"async", `[{},` + good + `]`, []string{"Prefer", "wait=5, Respond-Async"}, 202, func(r reply) bool {
-			return r.json.Accepted == 1 && r.json.Rejected == 1 && r.json.Events[0].Index == 0 && r.header.Get("Preference-Applied") == "respond-async"
+			return r.json.Accepted == 1 && r.json.Rejected == 1 && r.json.Events[0].Index == 0 &&
+				r.header.Get("Preference-Applied") == "respond-async"
 		}},
 		{"async, all rejected", `[{}]`, []string{"Prefer", "respond-async"}, 422, nil},
 	} {
@@ -353,7 +372,8 @@ func TestWhatTheBufferSaysBecomesTheStatus(t *testing.T) {
 		low    int
 		kind   string
 	}{
-		{fmt.Errorf("buffer: %w", &pipeline.Overloaded{RetryAfter: 7200 * time.Millisecond, Remedy: "x"}), 429, 8, "overloaded"},
+		{fmt.Errorf("buffer: %w", &pipeline.Overloaded{RetryAfter: 7200 * time.Millisecond, Remedy: "x"}), 429, 8,
+			"overloaded"},
 		{fmt.Errorf("copyin: %w", pipeline.ErrUnavailable), 503, 1, "unavailable"},
 		{pipeline.ErrClosed, 503, 1, "draining"},
 		{errors.New("something else"), 503, 1, "unavailable"},
@@ -362,8 +382,10 @@ func TestWhatTheBufferSaysBecomesTheStatus(t *testing.T) {
 			m.err = tt.err
 			r := d.post(`[{"event_name":"x"},{}]`, "Prefer", async)
 			after, _ := strconv.Atoi(r.header.Get("Retry-After"))
-			if r.status != tt.status || after < tt.low || after > tt.low+tt.low/4+1 || !strings.HasSuffix(r.json.Type, ":"+tt.kind) {
-				t.Errorf("%v: %d, Retry-After %d, %s; want %d, %d or a little more, %s", tt.err, r.status, after, r.body, tt.status, tt.low, tt.kind)
+			if r.status != tt.status || after < tt.low || after > tt.low+tt.low/4+1 || !strings.HasSuffix(r.json.Type,
+				":"+tt.kind) {
+				t.Errorf("%v: %d, Retry-After %d, %s; want %d, %d or a little more, %s", tt.err, r.status, after, r.body,
+					tt.status, tt.low, tt.kind)
 			}
 		}
 	}
@@ -371,8 +393,8 @@ func TestWhatTheBufferSaysBecomesTheStatus(t *testing.T) {
 }
 
 // A request that there is no room for is refused before its body is looked at, and its events are in no counter. The
-// body is read off the connection, which goes on. Where the key is in the body it has to be decoded first, and clients that
-// lose what is refused wait for room.
+// body is read off the connection, which goes on. Where the key is in the body it has to be decoded first, and
+// clients that lose what is refused wait for room.
 func TestRefusedBeforeDecoding(t *testing.T) {
 	m := &memory{full: true}
 	d := open(t, m, Auth{}, nil)
@@ -386,7 +408,8 @@ func TestRefusedBeforeDecoding(t *testing.T) {
 		}
 		io.Copy(io.Discard, res.Body)
 		if after, _ := strconv.Atoi(res.Header.Get("Retry-After")); res.StatusCode != 429 || after < 7 || res.Close {
-			t.Errorf("no room: %d, Retry-After %d, close %v; want 429, 7 or more, and an open connection", res.StatusCode, after, res.Close)
+			t.Errorf("no room: %d, Retry-After %d, close %v; want 429, 7 or more, and an open connection", res.StatusCode,
+				after, res.Close)
 		}
 	}
 	if m.asked != len(body) {
@@ -399,7 +422,8 @@ func TestRefusedBeforeDecoding(t *testing.T) {
 		t.Errorf("%v bytes decoded, want none", got)
 	}
 	books(t, d, "1", 0, 0, 0)
-	if got := d.do("POST", "/batch/", strings.NewReader(`{"api_key":"k","batch":[{"event":"x","distinct_id":"u"}]}`)); got.status != 200 {
+	if got := d.do("POST", "/batch/",
+		strings.NewReader(`{"api_key":"k","batch":[{"event":"x","distinct_id":"u"}]}`)); got.status != 200 {
 		t.Errorf("a shape that waits for room: %d %s; want 200", got.status, got.body)
 	}
 }
@@ -425,7 +449,8 @@ func TestTenants(t *testing.T) {
 			t.Errorf("%q: %d; want 401 with WWW-Authenticate", headers, r.status)
 		}
 	}
-	for _, headers := range [][]string{{"Authorization", "Bearer key"}, {"X-Write-Key", "key"}, {"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte("key:"))}} {
+	for _, headers := range [][]string{{"Authorization", "Bearer key"}, {"X-Write-Key", "key"}, {"Authorization",
+		"Basic " + base64.StdEncoding.EncodeToString([]byte("key:"))}} {
 		if r := d.post(`{"event_name":"x"}`, headers...); r.status != 200 {
 			t.Errorf("%q: %d; want 200", headers, r.status)
 		}
@@ -465,7 +490,8 @@ func TestConfigNamesEveryFault(t *testing.T) {
 	if err == nil {
 		t.Fatal("a zero Config: no error")
 	}
-	for _, key := range []string{"max-body-bytes", "max-decoded-bytes", "max-reading-bytes", "max-event-bytes", "max-events", "max-age", "max-ahead",
+	for _, key := range []string{"max-body-bytes", "max-decoded-bytes", "max-reading-bytes", "max-event-bytes",
+		"max-events", "max-age", "max-ahead",
 		"concurrency", "read-timeout", "idle-timeout", "answer-timeout"} {
 		if !strings.Contains(err.Error(), "ingest."+key+" ") {
 			t.Errorf("the error does not name ingest.%s:\n%v", key, err)

@@ -27,7 +27,7 @@ type shape struct {
 	// sniffs: a body may be gzip without saying so.
 	sniffs bool
 	// holds: such a client loses events that are refused, and keeps those that were not answered. So a request waits
-	// for room, and is hung up on where there is none.
+	// for room, and its connection is closed without an answer if there is none.
 	holds bool
 }
 
@@ -89,8 +89,8 @@ func (dr *draft) check(m *jsontext.Member) bool {
 	return m.Raw()[0] != 'n'
 }
 
-// text gives the text of a member. Numbers and truth values, which loosely typed clients send as ids, are taken as they
-// are written. The body is left as it is.
+// text returns the text of a member. Numbers and truth values, which loosely typed clients send as ids, are taken as
+// they are written. The body is not changed.
 func (dr *draft) text(m *jsontext.Member, most int) string {
 	if !dr.check(m) {
 		return ""
@@ -107,7 +107,7 @@ func (dr *draft) text(m *jsontext.Member, most int) string {
 	return t
 }
 
-// plainText gives the text of a scalar that has no flaw.
+// plainText returns the text of a scalar that has no flaw.
 func plainText(raw []byte) (string, bool) {
 	switch raw[0] {
 	case '{', '[', 'n':
@@ -143,7 +143,7 @@ func (d *decoder) rest(dr *draft, m *jsontext.Member) {
 	d.putBy(m.Head(), m.Raw())
 }
 
-// lookup gives the text at a path of names inside an object without flaws, or "" where there is none.
+// lookup returns the text at a path of names inside an object without flaws, or "" if there is none.
 func lookup(object []byte, path ...string) string {
 	for _, name := range path {
 		if len(object) == 0 || object[0] != '{' {
@@ -154,7 +154,7 @@ func lookup(object []byte, path ...string) string {
 	return columnText(object)
 }
 
-// pick gives the texts of several members of an object without flaws, "" where there is none.
+// pick returns the texts of several members of an object without flaws, "" for those that are missing.
 func pick(object []byte, names [8]string) (texts [8]string) {
 	if len(object) == 0 {
 		return texts
@@ -177,7 +177,8 @@ func search(object []byte, names [8]string) (raw [8][]byte) {
 	return raw
 }
 
-// columnText gives the text of a value, or "" where it is none, or too long for a column; it is kept in properties then.
+// columnText returns the text of a scalar, or "" if the value is something else or too long for a column. Then it is
+// only kept in properties.
 func columnText(raw []byte) string {
 	if len(raw) == 0 || len(raw) > maxText {
 		return ""

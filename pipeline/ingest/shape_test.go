@@ -73,18 +73,31 @@ func TestSegmentMapping(t *testing.T) {
 		call       segmentCall
 		text, want string
 	}{
-		{"", `{"type":"track","event":"Order \u00e9",` + head + `"userId":"u","anonymousId":"a","properties":{"n":1.10,"url":"https:\/\/x"}}`,
-			`name=Order é ` + shown + `anon=a user=u url=https://x props={"$segment":{"type":"track"},"n":1.10,"url":"https:\/\/x"}`},
-		{"", `{"type":"track","event":"x",` + head + `"userId":17}`, `name=x ` + shown + `user=17 props={"$segment":{"type":"track"}}`},
-		{"", `{"type":"identify",` + head + `"userId":"u","traits":{"email":"e"},"context":{"userAgent":"ua","page":{"url":"https://p","referrer":"https://r"}},"integrations":{"All":false}}`,
-			`name=identify ` + shown + `user=u url=https://p ref=https://r ua=ua props={"$segment":{"type":"identify","context":{"userAgent":"ua","page":{"url":"https://p","referrer":"https://r"}},"integrations":{"All":false}},"email":"e"}`},
-		{"page", `{` + head + `"anonymousId":"a","name":"Home","category":"c","properties":{"url":"https://p","referrer":"https://r"},"writeKey":"secret"}`,
-			`name=page ` + shown + `anon=a url=https://p ref=https://r props={"$segment":{"name":"Home","category":"c"},"url":"https://p","referrer":"https://r"}`},
-		{"screen", `{` + head + `"anonymousId":"a","name":"Home"}`, `name=screen ` + shown + `anon=a props={"$segment":{"name":"Home"}}`},
-		{"group", `{` + head + `"userId":"u","groupId":"g","traits":{"plan":"p"},"properties":{"k":1}}`, `name=group ` + shown + `user=u props={"$segment":{"groupId":"g","properties":{"k":1}},"plan":"p"}`},
-		{"alias", `{` + head + `"userId":"u","previousId":"p"}`, `name=alias ` + shown + `user=u props={"$segment":{"previousId":"p"}}`},
+		{"", `{"type":"track","event":"Order \u00e9",` + head +
+			`"userId":"u","anonymousId":"a","properties":{"n":1.10,"url":"https:\/\/x"}}`,
+			`name=Order é ` + shown + `anon=a user=u url=https://x ` +
+				`props={"$segment":{"type":"track"},"n":1.10,"url":"https:\/\/x"}`},
+		{"", `{"type":"track","event":"x",` + head + `"userId":17}`, `name=x ` + shown +
+			`user=17 props={"$segment":{"type":"track"}}`},
+		{"", `{"type":"identify",` + head +
+			`"userId":"u","traits":{"email":"e"},"context":{"userAgent":"ua",` +
+			`"page":{"url":"https://p","referrer":"https://r"}},"integrations":{"All":false}}`,
+			`name=identify ` + shown + `user=u url=https://p ref=https://r ua=ua ` +
+				`props={"$segment":{"type":"identify","context":{"userAgent":"ua",` +
+				`"page":{"url":"https://p","referrer":"https://r"}},"integrations":{"All":false}},"email":"e"}`},
+		{"page", `{` + head + `"anonymousId":"a","name":"Home","category":"c",` +
+			`"properties":{"url":"https://p","referrer":"https://r"},"writeKey":"secret"}`,
+			`name=page ` + shown + `anon=a url=https://p ref=https://r ` +
+				`props={"$segment":{"name":"Home","category":"c"},"url":"https://p","referrer":"https://r"}`},
+		{"screen", `{` + head + `"anonymousId":"a","name":"Home"}`, `name=screen ` + shown +
+			`anon=a props={"$segment":{"name":"Home"}}`},
+		{"group", `{` + head + `"userId":"u","groupId":"g","traits":{"plan":"p"},"properties":{"k":1}}`, `name=group ` +
+			shown + `user=u props={"$segment":{"groupId":"g","properties":{"k":1}},"plan":"p"}`},
+		{"alias", `{` + head + `"userId":"u","previousId":"p"}`, `name=alias ` + shown +
+			`user=u props={"$segment":{"previousId":"p"}}`},
 		{"track", `{"messageId":"m","event":"x","userId":"u"}`, `name=x client_id=m at=unknown user=u`},
-		{"track", `{"messageId":"` + idV4 + `","event":"x","userId":"u","timestamp":"2026-11-30T11:00:00+01:00"}`, `name=x id=` + idV4 + ` at=2026-11-30T10:00:00Z user=u`},
+		{"track", `{"messageId":"` + idV4 + `","event":"x","userId":"u","timestamp":"2026-11-30T11:00:00+01:00"}`,
+			`name=x id=` + idV4 + ` at=2026-11-30T10:00:00Z user=u`},
 	} {
 		text := tt.text
 		if tt.call == "" {
@@ -92,12 +105,15 @@ func TestSegmentMapping(t *testing.T) {
 		}
 		d, events := shaped(t, &segment, tt.call, text)
 		if len(events) != 1 || show(events[0]) != tt.want {
-			t.Errorf("%s:\ngot  %s, rejected %+v\nwant %s", tt.text, show(append(events, pipeline.Event{})[0]), d.rejected, tt.want)
+			t.Errorf("%s:\ngot  %s, rejected %+v\nwant %s", tt.text, show(append(events, pipeline.Event{})[0]), d.rejected,
+				tt.want)
 		}
 	}
 	// What the batch says of all its calls.
-	_, events := shaped(t, &segment, "", `{"batch":[{"type":"track","event":"x","userId":"u","messageId":"m"},{"type":"track","event":"x","userId":"u","messageId":"m","context":{"b":2}}],"context":{"a":1}}`)
-	if got := string(events[0].Properties) + string(events[1].Properties); got != `{"$segment":{"type":"track","context":{"a":1}}}{"$segment":{"type":"track","context":{"b":2}}}` {
+	_, events := shaped(t, &segment, "", `{"batch":[{"type":"track","event":"x","userId":"u","messageId":"m"},`+
+		`{"type":"track","event":"x","userId":"u","messageId":"m","context":{"b":2}}],"context":{"a":1}}`)
+	want := `{"$segment":{"type":"track","context":{"a":1}}}{"$segment":{"type":"track","context":{"b":2}}}`
+	if got := string(events[0].Properties) + string(events[1].Properties); got != want {
 		t.Errorf("context of the batch: %s", got)
 	}
 }
@@ -115,13 +131,16 @@ func TestSegmentRejections(t *testing.T) {
 		{`{"type":"track","event":"x","userId":"u","other":"\ud800"}`, "other", "surrogate"},
 		{`{"type":"track","event":"x","userId":"a\u0000b","properties":{"k\u0000":"v"}}`, "userId", "U+0000"},
 		{`{"type":"track","event":"x","userId":"u","timestamp":"soon"}`, "timestamp", "RFC 3339"},
-		{`{"type":"track","event":"x","userId":"u","messageId":"` + strings.Repeat("m", 600) + `"}`, "messageId", "600 bytes"},
+		{`{"type":"track","event":"x","userId":"u","messageId":"` + strings.Repeat("m", 600) + `"}`, "messageId",
+			"600 bytes"},
 		{`5`, "", "must be a JSON object"},
 	} {
 		good := `{"type":"track","event":"x","userId":"u"}`
 		d, events := shaped(t, &segment, "", `{"batch":[`+good+`,`+tt.text+`,`+good+`]}`)
-		if len(events) != 2 || len(d.rejected) != 1 || d.rejected[0].index != 1 || d.rejected[0].field != tt.field || !strings.Contains(d.rejected[0].reason, tt.reason) {
-			t.Errorf("%s: %d events, rejected %+v; want index 1, field %q, reason with %q", tt.text, len(events), d.rejected, tt.field, tt.reason)
+		if len(events) != 2 || len(d.rejected) != 1 || d.rejected[0].index != 1 || d.rejected[0].field != tt.field ||
+			!strings.Contains(d.rejected[0].reason, tt.reason) {
+			t.Errorf("%s: %d events, rejected %+v; want index 1, field %q, reason with %q", tt.text, len(events), d.rejected,
+				tt.field, tt.reason)
 		}
 	}
 }
@@ -187,9 +206,11 @@ func FuzzShapes(f *testing.F) {
 		if len(text) > 20_000 {
 			continue
 		}
-		f.Add([]byte(`{"batch":[{"type":"track","event":"x","userId":"u","messageId":"m","context":{"page":{"url":`+text+`}}}],"writeKey":"k"}`), "")
+		f.Add([]byte(`{"batch":[{"type":"track","event":"x","userId":"u","messageId":"m",`+
+			`"context":{"page":{"url":`+text+`}}}],"writeKey":"k"}`), "")
 		f.Add([]byte(`{"event":"x","distinct_id":`+text+`,"properties":{"$device_id":`+text+`}}`), "")
-		f.Add([]byte(`{"specversion":"1.0","type":"t","source":"/s","id":"1","data":`+text+`}`), "application/cloudevents+json")
+		f.Add([]byte(`{"specversion":"1.0","type":"t","source":"/s","id":"1","data":`+text+`}`),
+			"application/cloudevents+json")
 		f.Add([]byte(text), "text/plain")
 	}
 	f.Add([]byte("data=eyJldmVudCI6IngifQ%3D%3D"), "application/x-www-form-urlencoded")
@@ -221,13 +242,15 @@ func FuzzShapes(f *testing.F) {
 					if e.Name == "" || e.OccurredAt.IsZero() || e.ReceivedAt.IsZero() || e.Tenant != 1 {
 						t.Fatalf("%s %q: incomplete event %+v", name, text, e)
 					}
-					for _, field := range []string{e.Name, e.ClientID, e.UserID, e.AnonymousID, e.SessionID, e.PageURL, e.Referrer, e.UserAgent} {
+					for _, field := range []string{e.Name, e.ClientID, e.UserID, e.AnonymousID, e.SessionID, e.PageURL, e.Referrer,
+						e.UserAgent} {
 						if !utf8.ValidString(field) || strings.Contains(field, "\x00") || len(field) > maxText {
 							t.Fatalf("%s %q: field %q", name, text, field)
 						}
 					}
 					if e.Properties != nil {
-						if s := scanned(e.Properties, maxDepth+2); s.Fault != "" || s.Flaw != jsontext.FlawNone || e.Properties[0] != '{' {
+						if s := scanned(e.Properties, maxDepth+2); s.Fault != "" || s.Flaw != jsontext.FlawNone ||
+							e.Properties[0] != '{' {
 							t.Fatalf("%s %q: properties %q: %s, flaw %d", name, text, e.Properties, s.Fault, s.Flaw)
 						}
 					}

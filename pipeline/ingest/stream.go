@@ -22,9 +22,9 @@ import (
 // that is being written, as long or as long as the longest line, it is what a stream holds in memory.
 const streamBytes = 256 << 10
 
-// stream answers POST /v1/stream: NDJSON of any length, with a line of verdicts for each chunk of it as soon as that is
+// stream answers POST /v1/stream: NDJSON of any length, with a line of verdicts for each chunk as soon as that is
 // committed. A chunk is what came in while the one before was written, so a slow client gets each event's verdict at
-// once and a fast one gets large batches. Where the pipeline is full, the stream is not read on, instead of refused.
+// once and a fast one gets large batches. While the pipeline is full, the stream is not read on; it is not refused.
 //
 // One goroutine reads; fasthttp's own calls Read, in which the rest is done, and Close at the end.
 type stream struct {
@@ -94,8 +94,11 @@ func (s *Server) stream(ctx exchange) {
 	ctx.Response.SetBodyStream(st, -1)
 }
 
-// source counts the stream's memory and decompresses it. open finishes what cannot be done without reading.
-func (st *stream) source(encoding string, from io.Reader, length int) (io.Reader, func(io.Reader) (io.Reader, func(), error), *failure) {
+// opener begins to decompress, which can't be done without reading. done returns what it took.
+type opener func(from io.Reader) (text io.Reader, done func(), err error)
+
+// source counts the stream's memory and finds out how it is compressed.
+func (st *stream) source(encoding string, from io.Reader, length int) (io.Reader, opener, *failure) {
 	r := st.s.reader
 	need := 2*streamBytes + st.s.cfg.MaxEventBytes
 	plain := func(from io.Reader) (io.Reader, func(), error) { return from, func() {}, nil }
@@ -111,22 +114,23 @@ func (st *stream) source(encoding string, from io.Reader, length int) (io.Reader
 	case "zstd":
 		need += 8 << 20
 		open = func(from io.Reader) (io.Reader, func(), error) {
-			z, err := zstd.NewReader(from, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderLowmem(true))
+			z, err := zstd.NewReader(from, zstd.WithDecoderConcurrency(1),
+				zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderLowmem(true))
 			if err != nil {
 				return nil, func() {}, err
 			}
 			return z, z.Close, nil
 		}
 	default:
-		return nil, nil, &failure{415, "unsupported-encoding", fmt.Sprintf("Content-Encoding %q is not known; gzip, zstd and none are", cut([]byte(encoding))), -1}
+		return nil, nil, unknownEncoding([]byte(encoding))
 	}
 	if !r.reserve(&st.body, need) {
-		return nil, nil, &failure{429, "overloaded", "the bodies of requests fill the memory that is set aside for them (ingest.max-reading-bytes)", -1}
+		return nil, nil, noRoom()
 	}
 	return &patient{st, from, length}, open, nil
 }
 
-// patient gives the client time anew for each piece.
+// patient allows the client ingest.idle-timeout for each piece.
 type patient struct {
 	st   *stream
 	from io.Reader
@@ -210,7 +214,7 @@ func (st *stream) more() error {
 	}
 }
 
-// Read gives the next line of the answer.
+// Read returns the next line of the answer.
 func (st *stream) Read(p []byte) (n int, err error) {
 	if st.sent == len(st.out) {
 		if st.ended {
@@ -245,9 +249,10 @@ func (st *stream) next() {
 		}
 		d.reset(&st.s.cfg, st.tenant, time.Now())
 		if st.skipping {
-			d.reject("", fmt.Sprintf("the line is longer than %d bytes (ingest.max-event-bytes)", st.s.cfg.MaxEventBytes), "too_long")
+			d.reject("", fmt.Sprintf("the line is longer than %d bytes (ingest.max-event-bytes)",
+				st.s.cfg.MaxEventBytes), "too_long")
 		} else if m := d.lines(lines); m != nil {
-			panic(m.detail) // lines gives no more events than a request may hold
+			panic(m.detail) // lines returns no more events than a request may hold
 		}
 		events := d.take()
 		st.s.metrics.decoded.Add(float64(len(lines)))
@@ -270,8 +275,8 @@ func (st *stream) next() {
 	}
 }
 
-// lines gives the whole lines that have come in, no more than a request may hold events, and what is left. last says that
-// they end the stream. Of a line that is too long it gives nothing, sets skipping, and drops the rest of it.
+// lines returns the whole lines that have come in, no more than a request may hold events, and what is left. last
+// reports that they end the stream. For a line that is too long it returns nothing, sets skipping, and drops the rest.
 func (st *stream) lines() (lines, rest []byte, last bool, err error) {
 	skipped := st.skipping
 	st.skipping = false
@@ -303,7 +308,7 @@ func (st *stream) lines() (lines, rest []byte, last bool, err error) {
 	}
 }
 
-// nthLine gives the index after the n-th line, or after the last whole one, 0 where there is none.
+// nthLine returns the index after the n-th line, or after the last whole one, or 0 if there is none.
 func nthLine(b []byte, n int) int {
 	last := bytes.LastIndexByte(b, '\n') + 1
 	if last <= n { // fewer bytes than lines are allowed
@@ -320,7 +325,7 @@ func nthLine(b []byte, n int) int {
 	return end
 }
 
-// write stores the events and appends the line of their verdicts. It is false where the stream has ended.
+// write stores the events and appends the line of their verdicts. It returns false once the stream has ended.
 func (st *stream) write(events []pipeline.Event, d *decoder, size int) bool {
 	var verdicts []pipeline.Verdict
 	if len(events) > 0 {
@@ -395,7 +400,8 @@ func (st *stream) fail(err error) {
 	case errors.Is(err, pipeline.ErrClosed) || st.s.drain.Err() != nil:
 		st.end(503, "draining", "the server is shutting down; send on from the event at index")
 	case errors.Is(err, context.DeadlineExceeded):
-		st.end(503, "outcome-unknown", "the outcome was not known within "+st.s.cfg.AnswerTimeout.String()+" (ingest.answer-timeout)"+again)
+		st.end(503, "outcome-unknown", fmt.Sprintf("the outcome was not known within %s (ingest.answer-timeout)%s",
+			st.s.cfg.AnswerTimeout, again))
 	case errors.Is(err, pipeline.ErrUnavailable):
 		st.end(503, "unavailable", "the database is away"+again)
 	case errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &netErr) && netErr.Timeout():
@@ -415,8 +421,8 @@ func (st *stream) end(status int, kind, detail string) {
 	st.ended = true
 }
 
-// Close ends the reader and gives the memory back. What a client still sends after a last line that told it to stop is
-// dropped for a second, since a connection that is closed on unread bytes is reset, and with it goes that line.
+// Close ends the reader and returns the memory. What a client still sends after the last line is dropped for a second,
+// since a connection that is closed on unread bytes is reset, and that line is lost.
 func (st *stream) Close() error {
 	st.undo()
 	st.linger = time.Now().Add(time.Second)

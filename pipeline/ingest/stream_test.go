@@ -146,7 +146,8 @@ func TestStreamOfManyEvents(t *testing.T) {
 	}
 	long := `{"event_name":"x","properties":{"a":"` + strings.Repeat("x", 100_000) + `"}}` + "\n"
 	all := text.String() + long + `{"event_name":"after"}` + "\n" + long + long
-	for name, coded := range map[string]string{"": all, "gzip": gz(all[:len(all)/2]) + gz(all[len(all)/2:]), "zstd": zst(all)} {
+	for name, coded := range map[string]string{"": all, "gzip": gz(all[:len(all)/2]) + gz(all[len(all)/2:]),
+		"zstd": zst(all)} {
 		m := &memory{}
 		d := open(t, m, Auth{}, func(c *Config) {
 			c.MaxEvents, c.MaxEventBytes, c.MaxBodyBytes, c.MaxDecodedBytes = 700, 50_000, 1024, 1024
@@ -158,8 +159,10 @@ func TestStreamOfManyEvents(t *testing.T) {
 		}()
 		sum, last := k.rest()
 		want := line{Done: true, Count: n + 4, Stored: n - 50 + 1, Rejected: 53}
-		if fmt.Sprint(last) != fmt.Sprint(want) || sum.Count != want.Count || sum.Stored != want.Stored || len(sum.Events) != want.Rejected {
-			t.Fatalf("%s: last line %+v, sum of the others %d, %d, %d; want %+v", name, last, sum.Count, sum.Stored, len(sum.Events), want)
+		if fmt.Sprint(last) != fmt.Sprint(want) || sum.Count != want.Count || sum.Stored != want.Stored ||
+			len(sum.Events) != want.Rejected {
+			t.Fatalf("%s: last line %+v, sum of the others %d, %d, %d; want %+v", name, last, sum.Count, sum.Stored,
+				len(sum.Events), want)
 		}
 		for i, e := range sum.Events {
 			at, reason := i*1000+7, "required"
@@ -274,7 +277,8 @@ func TestStreamEnds(t *testing.T) {
 	t.Run("client gone", func(t *testing.T) {
 		m := &memory{}
 		d := open(t, m, Auth{}, nil)
-		c, r := d.raw("POST /v1/stream HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n13\r\n{\"event_name\":\"x\"}\n\r\n")
+		c, r := d.raw("POST /v1/stream HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: " +
+			"chunked\r\n\r\n13\r\n{\"event_name\":\"x\"}\n\r\n")
 		if _, err := r.ReadString('\n'); err != nil {
 			t.Fatal(err)
 		}
@@ -284,9 +288,11 @@ func TestStreamEnds(t *testing.T) {
 	t.Run("shorter than its length", func(t *testing.T) {
 		d := open(t, &memory{}, Auth{}, nil)
 		text := strings.Repeat("{\"event_name\":\"x\"}\n", 1000)
-		c, r := d.raw(fmt.Sprintf("POST /v1/stream HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\nContent-Length: %d\r\n\r\n%s", len(text)+1, text))
+		c, r := d.raw(fmt.Sprintf("POST /v1/stream HTTP/1.1\r\nHost: x\r\nContent-Type: application/"+
+			"x-ndjson\r\nContent-Length: %d\r\n\r\n%s", len(text)+1, text))
 		c.(*net.TCPConn).CloseWrite()
-		if status, body := readReply(t, r); status != 200 || !strings.Contains(body, `"status":400`) || strings.Contains(body, "done") {
+		if status, body := readReply(t, r); status != 200 || !strings.Contains(body, `"status":400`) ||
+			strings.Contains(body, "done") {
 			t.Errorf("%d, ending with %q; want a last line that says 400", status, body[max(0, len(body)-200):])
 		}
 	})
@@ -305,7 +311,8 @@ func TestStreamEnds(t *testing.T) {
 		if r := d.do("POST", "/v1/stream", strings.NewReader("{}"), "Content-Type", "application/json"); r.status != 415 {
 			t.Errorf("%d; want 415", r.status)
 		}
-		if r := d.do("POST", "/v1/stream", strings.NewReader("{}"), "Content-Type", "application/x-ndjson", "Content-Encoding", "br"); r.status != 415 {
+		if r := d.do("POST", "/v1/stream", strings.NewReader("{}"), "Content-Type", "application/x-ndjson",
+			"Content-Encoding", "br"); r.status != 415 {
 			t.Errorf("%d; want 415", r.status)
 		}
 	})

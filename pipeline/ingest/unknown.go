@@ -37,8 +37,8 @@ func (d *decoder) keep(dr *draft, m *jsontext.Member) {
 		}
 	}
 	if len(d.names) == maxUnknown {
-		dr.reject(cut(m.Name()), fmt.Sprintf("is one unknown field more than the %d that can be kept; put them into properties",
-			maxUnknown), "unknown_field")
+		dr.reject(cut(m.Name()), fmt.Sprintf("is one unknown field more than the %d that can be kept; "+
+			"put them into properties", maxUnknown), "unknown_field")
 		return
 	}
 	d.names = append(d.names, m.Name())
@@ -80,15 +80,16 @@ var plainNames = strings.Split(strings.ReplaceAll(strings.Join(fieldNames, " "),
 var otherNames = map[string]string{
 	"id": "event_id", "uuid": "event_id", "messageid": "event_id", "insertid": "event_id", "eventuuid": "event_id",
 	"event": "event_name", "name": "event_name", "type": "event_name", "eventtype": "event_name",
-	"timestamp": "occurred_at", "time": "occurred_at", "ts": "occurred_at", "date": "occurred_at", "originaltimestamp": "occurred_at",
-	"createdat": "occurred_at", "eventtime": "occurred_at", "sentat": "occurred_at",
+	"timestamp": "occurred_at", "time": "occurred_at", "ts": "occurred_at", "date": "occurred_at",
+	"originaltimestamp": "occurred_at", "createdat": "occurred_at", "eventtime": "occurred_at", "sentat": "occurred_at",
 	"deviceid": "anonymous_id", "distinctid": "anonymous_id", "visitorid": "anonymous_id", "clientid": "anonymous_id",
 	"userid": "user_id", "customerid": "user_id", "session": "session_id", "url": "page_url", "page": "page_url",
 	"referer": "referrer", "useragent": "user_agent", "ua": "user_agent",
-	"props": "properties", "data": "properties", "payload": "properties", "params": "properties", "attributes": "properties",
+	"props": "properties", "data": "properties", "payload": "properties", "params": "properties",
+	"attributes": "properties",
 }
 
-// suggest gives the field that was probably meant, or "".
+// suggest returns the field that was probably meant, or "".
 func suggest(name string) string {
 	if len(name) > 32 {
 		return ""
