@@ -70,7 +70,7 @@ type axis struct{ name, flag string }
 
 // sweepDefaults are the program's own settings, for axes that a sweep leaves out.
 var sweepDefaults = map[string]map[string]string{
-	"ingest":  {"writers": "auto", "batch": "auto", "linger": "auto"},
+	"ingest":  {"writers": "2", "batch": "2000", "linger": "auto"},
 	"deliver": {"concurrency": "64", "batch": "1000", "lease": "1m"},
 }
 
@@ -125,7 +125,7 @@ func axisNames(kind string) (names []string) {
 
 // axisValue orders the values of an axis.
 func axisValue(name, text string) (float64, error) {
-	if text == "auto" && (name == "writers" || name == "batch" || name == "linger") {
+	if text == "auto" && name == "linger" {
 		return 0, nil // the least to set
 	}
 	if name == "linger" || name == "lease" {

@@ -73,7 +73,6 @@ const (
 	bufferBytes      = 256 << 20 // buffer.max-bytes
 	heldBytes        = 64 << 20  // deliver.max-bytes
 	defaultBatch     = 1000      // deliver.claim-batch
-	autoWriters      = 4         // buffer.auto-writers, the most that auto makes of buffer.writers
 	sendTimeout      = 5.0       // s; timeout of a destination
 	prefetch         = 8         // of a destination
 	leaseMargin      = 2.0       // s; what a lease must have left for the result to be recorded
@@ -136,11 +135,8 @@ func number(v float64) string {
 	return strconv.FormatFloat(v, 'f', 0, 64)
 }
 
-// count reads a number of a sweep's settings; auto counts as the most that it may become.
+// count reads a number of a sweep's settings.
 func count(text string) float64 {
-	if text == "auto" {
-		return autoWriters
-	}
 	n, _ := strconv.Atoi(text) // the sweep has checked it
 	return float64(n)
 }

@@ -77,7 +77,7 @@ func (c *config) settings() []*setting {
 	table := []*setting{
 		{key: "database-url", value: &c.databaseURL, mask: cli.MaskURL, doc: "PostgreSQL 14 or newer, as a URL or key=value string; DATABASE_URL sets it too. Empty: a private PostgreSQL under data-dir"},
 		{key: "data-dir", value: &c.dataDir, doc: "folder of the private PostgreSQL; not used with a database-url"},
-		{key: "database.connections", value: &c.queryConns, unit: "connections", doc: "pool for everything but writing batches: claims, results, retention, readiness. The writers have a pool of their own, of buffer.writers or buffer.auto-writers"},
+		{key: "database.connections", value: &c.queryConns, unit: "connections", doc: "pool for everything but writing batches: claims, results, retention, readiness. The writers have a pool of their own, of buffer.writers"},
 		{key: "database.start-timeout", value: &c.startTimeout, doc: "how long a starting process waits for the database before it gives up"},
 		{key: "roles", value: &c.roles, doc: "what this process does: any of " + strings.Join(allRoles, ", ")},
 		{key: "rules", value: &c.evaluate.Rules, doc: "rules file (YAML), or a folder of them. Empty: events are stored and nothing is decided"},
@@ -108,14 +108,10 @@ func (c *config) settings() []*setting {
 		{key: "ingest.answer-timeout", value: &c.ingest.AnswerTimeout, doc: "how long a request waits for the outcome of its events; then it is answered 503 and the outcome is open"},
 
 		{key: "buffer.max-bytes", value: &c.buffer.MaxBytes, unit: "bytes", doc: "bound on the events in memory, from the request until their batch is committed; past it requests are refused with 429"},
-		{key: "buffer.max-events", value: &c.buffer.MaxEvents, unit: "events", auto: true, doc: "a batch is sealed at so many events; auto starts at 2000"},
+		{key: "buffer.max-events", value: &c.buffer.MaxEvents, unit: "events", doc: "a batch is sealed at this many events"},
 		{key: "buffer.max-batch-bytes", value: &c.buffer.MaxBatchBytes, unit: "bytes", doc: "a batch is sealed at this size"},
-		{key: "buffer.max-wait", value: &c.buffer.MaxWait, auto: true, doc: "a batch is sealed at this age, while another is being written; otherwise it is written at once. auto follows the time that a batch takes"},
-		{key: "buffer.writers", value: &c.buffer.Writers, unit: "writers", auto: true, doc: "batches written at the same time, one connection each; auto starts at 2"},
-		{key: "buffer.auto-max-events", value: &c.buffer.AutoMaxEvents, unit: "events", doc: "the most that auto makes of buffer.max-events"},
-		{key: "buffer.auto-max-wait", value: &c.buffer.AutoMaxWait, doc: "the most that auto makes of buffer.max-wait"},
-		{key: "buffer.auto-writers", value: &c.buffer.AutoWriters, unit: "writers", doc: "the most that auto makes of buffer.writers"},
-		{key: "buffer.drain-timeout", value: &c.buffer.DrainTimeout, doc: "how long what is in memory may take to be written when the process stops"},
+		{key: "buffer.max-wait", value: &c.buffer.MaxWait, auto: true, doc: "a batch is sealed at this age while another is being written; otherwise it is written at once. auto follows the time that a batch takes, from 1ms to 50ms"},
+		{key: "buffer.writers", value: &c.buffer.Writers, unit: "writers", doc: "batches written at the same time, one connection each; more than 2 help only where a COMMIT takes long"},
 
 		{key: "copyin.deadline", value: &c.copyin.Deadline, doc: "bound on writing one batch, with all its retries; then its clients are answered 503"},
 		{key: "copyin.dedupe-window", value: &c.copyin.DedupeWindow, doc: "how far around its arrival an event without a time is looked up by its id alone"},

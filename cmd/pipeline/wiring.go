@@ -58,7 +58,7 @@ type parts struct {
 type pools struct{ write, query *pgxpool.Pool }
 
 func (db *database) openPools(cfg *config, reg prometheus.Registerer) (p pools, err error) {
-	if p.write, err = db.pool("write", max(1, cfg.buffer.MostWriters()), reg); err != nil {
+	if p.write, err = db.pool("write", max(1, cfg.buffer.Writers), reg); err != nil {
 		return p, err
 	}
 	p.query, err = db.pool("query", max(1, cfg.queryConns), reg)
@@ -147,6 +147,8 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 	if cfg.hasRole("ingest") {
 		writer, err := copyin.New(cfg.copyin, db.write, decideWith(p.engine), copyin.NewMetrics(reg), log)
 		failed(err)
+		// Two thirds: ingest before it may use half, and what waits for an answer gets one before the process ends.
+		cfg.buffer.DrainTimeout = cfg.drainTimeout * 2 / 3
 		if p.buffer, err = buffer.New(cfg.buffer, writer.Write, buffer.NewMetrics(reg)); err != nil {
 			failed(err)
 		}

@@ -1,10 +1,10 @@
-// Package buffer gathers the events of many callers into batches and gives each caller the outcome of its own.
+// Package buffer gathers the events of many callers into batches and returns to each caller the outcome of its own.
 //
 // In: Add, AddAsync. Out: WriteFunc, called by a bounded number of writers. Memory is bounded in bytes: a request for
 // which there is no room is refused at once with a time to come back. A request is never split over two batches, and a
 // caller that goes away takes nothing out of one. Nothing here survives a crash, so Add answers only after the
-// write. What AddAsync took is written again after a failure, until it succeeds or the drain ends; what Add took is
-// not, its caller is told instead and may repeat it.
+// write. What AddAsync took is written again after a failure, until it succeeds or the drain ends. What Add took is
+// not written again: its caller gets the error and may repeat it.
 package buffer
 
 import (
@@ -18,8 +18,8 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-// WriteFunc stores a batch and gives a verdict for each of its events, by index. With an error nothing of the batch is
-// known to be stored. It must return soon after ctx ends, and must not keep the slice.
+// WriteFunc stores a batch and returns a verdict for each of its events, by index. With an error nothing of the batch
+// is known to be stored. It must return soon after ctx ends, and must not keep the slice.
 type WriteFunc func(ctx context.Context, events []pipeline.Event) ([]pipeline.Verdict, error)
 
 // Buffer is safe for concurrent use. Its writers live in Run.
@@ -32,7 +32,7 @@ type Buffer struct {
 	nudge chan struct{}
 
 	mu       sync.Mutex
-	knobs    knobs
+	maxWait  time.Duration
 	resting  int // writers that pause after a failure
 	work     work
 	open     *batch   // takes requests; nil when there are none
@@ -51,12 +51,21 @@ func New(cfg Config, write WriteFunc, m *Metrics) (*Buffer, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
+	b := &Buffer{
+		cfg:     cfg,
+		write:   write,
+		m:       m,
+		nudge:   make(chan struct{}, cfg.Writers),
+		maxWait: cfg.MaxWait,
+		writing: map[*batch]struct{}{},
+	}
+	if cfg.MaxWait == Auto {
+		b.maxWait = startWait
+	}
 	m.maxBytes.Set(float64(cfg.MaxBytes))
-	b := &Buffer{cfg: cfg, write: write, m: m, nudge: make(chan struct{}, cfg.MostWriters()), writing: map[*batch]struct{}{}}
-	least, most := cfg.bounds()
-	b.knobs = least
-	b.knobs.maxWait = min(max(least.maxWait, startWait), most.maxWait)
-	m.tuned(b.knobs)
+	m.writers.Set(float64(cfg.Writers))
+	m.maxEvents.Set(float64(cfg.MaxEvents))
+	m.maxWait.Set(b.maxWait.Seconds())
 	m.limitedBy(byClients)
 	return b, nil
 }
@@ -95,15 +104,15 @@ func (b *Buffer) AddAsync(events []pipeline.Event) error {
 	return err
 }
 
-// Fill says how much of buffer.max-bytes is in use, from 0 to 1.
+// Fill returns how much of buffer.max-bytes is in use, from 0 to 1.
 func (b *Buffer) Fill() float64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return float64(b.used) / float64(b.cfg.MaxBytes)
 }
 
-// Room says, and takes nothing, whether a request of about so many bytes would be refused now, by the error of Add. So a
-// caller need not make events of what will not fit. An empty buffer leaves the decision to Add.
+// Room returns the error that Add would return now for about this many bytes. It reserves nothing. With it a caller
+// need not make events of what will not fit. An empty buffer leaves the decision to Add.
 func (b *Buffer) Room(bytes int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -120,7 +129,7 @@ func (b *Buffer) overloadedLocked(now time.Time, remedy string) error {
 	return &pipeline.Overloaded{RetryAfter: b.rate.timeFor(b.used, now), Remedy: remedy}
 }
 
-// admit puts a request into a batch, and says into which and where its events begin there.
+// admit puts a request into a batch, and returns which, and where its events begin there.
 func (b *Buffer) admit(r request, now time.Time) (in *batch, at int, err error) {
 	for i := range r.events {
 		r.bytes += r.events[i].Size()
@@ -134,7 +143,8 @@ func (b *Buffer) admit(r request, now time.Time) (in *batch, at int, err error) 
 		b.m.refused.Add(float64(len(r.events)))
 		remedy := makeRoom
 		if r.bytes > b.cfg.MaxBytes {
-			remedy = fmt.Sprintf("one request of %d bytes in memory never fits: split it, or raise buffer.max-bytes (%d)", r.bytes, b.cfg.MaxBytes)
+			remedy = fmt.Sprintf("one request of %d bytes in memory never fits: "+
+				"split it, or raise buffer.max-bytes (%d)", r.bytes, b.cfg.MaxBytes)
 		}
 		return nil, 0, b.overloadedLocked(now, remedy)
 	}
@@ -144,7 +154,7 @@ func (b *Buffer) admit(r request, now time.Time) (in *batch, at int, err error) 
 
 	if b.open != nil {
 		switch {
-		case b.open.count+len(r.events) > b.knobs.maxEvents:
+		case b.open.count+len(r.events) > b.cfg.MaxEvents:
 			b.sealLocked(byEvents)
 		case b.open.bytes+r.bytes > b.cfg.MaxBatchBytes:
 			b.sealLocked(byBytes)
@@ -157,7 +167,7 @@ func (b *Buffer) admit(r request, now time.Time) (in *batch, at int, err error) 
 	in, at = b.open, b.open.count
 	in.add(r)
 	switch {
-	case b.open.count >= b.knobs.maxEvents:
+	case b.open.count >= b.cfg.MaxEvents:
 		b.sealLocked(byEvents)
 	case b.open.bytes >= b.cfg.MaxBatchBytes:
 		b.sealLocked(byBytes)
@@ -173,21 +183,21 @@ func (b *Buffer) sealLocked(t trigger) {
 }
 
 // Run writes batches until ctx ends; then it refuses new events, writes what it has, and returns nil. Writes are not
-// cancelled with ctx but after buffer.drain-timeout: then callers that still wait get ErrUnavailable, and Run
+// cancelled with ctx but after Config.DrainTimeout: then callers that still wait get ErrUnavailable, and Run
 // returns how many events had no outcome. Call it once.
 func (b *Buffer) Run(ctx context.Context) error {
 	wctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	// Not a conc pool: it would hold a writer's panic back until the other writers end, with callers waiting.
 	var writers sync.WaitGroup
-	for range b.cfg.MostWriters() {
+	for range b.cfg.Writers {
 		writers.Go(func() { b.writer(wctx) })
 	}
 	<-ctx.Done()
 	b.mu.Lock()
 	b.closed = true
 	b.mu.Unlock()
-	for range b.cfg.MostWriters() {
+	for range b.cfg.Writers {
 		wait.Nudge(b.nudge)
 	}
 	deadline := time.AfterFunc(b.cfg.DrainTimeout, func() { b.abandon(); cancel() })
@@ -197,14 +207,15 @@ func (b *Buffer) Run(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.lost > 0 {
-		return fmt.Errorf("buffer: %d events were not written within buffer.drain-timeout (%s)", b.lost, b.cfg.DrainTimeout)
+		return fmt.Errorf("buffer: %d events were not written within %s of the stop; raise drain-timeout",
+			b.lost, b.cfg.DrainTimeout)
 	}
 	return nil
 }
 
 var errDrain = fmt.Errorf("%w: not written before the shutdown deadline", pipeline.ErrUnavailable)
 
-// abandon answers everybody who still waits; a write that is under way may yet succeed, and nobody learns of it.
+// abandon answers everybody who still waits. A write that is under way may yet succeed, and nobody learns of it.
 func (b *Buffer) abandon() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -227,7 +238,7 @@ func (b *Buffer) abandon() {
 	}
 }
 
-// resolveLocked gives the callers of a batch their outcome, and so many bytes back. One channel wakes them all.
+// resolveLocked sets the outcome of a batch for its callers and frees that many bytes. One channel wakes them all.
 func (b *Buffer) resolveLocked(done *batch, bytes int, verdicts []pipeline.Verdict, err error) {
 	b.used -= bytes
 	b.m.usedBytes.Set(float64(b.used))

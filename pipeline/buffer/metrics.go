@@ -38,37 +38,47 @@ type tenantMetrics struct {
 
 // NewMetrics makes the metrics and registers them.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_buffer_" + name, Help: help})
+	}
+	counters := func(name, label, help string) *prometheus.CounterVec {
+		opts := prometheus.CounterOpts{Name: "pipeline_buffer_" + name, Help: help}
+		return prometheus.NewCounterVec(opts, []string{label})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_buffer_" + name, Help: help})
+	}
+	gauges := func(name, label, help string) *prometheus.GaugeVec {
+		opts := prometheus.GaugeOpts{Name: "pipeline_buffer_" + name, Help: help}
+		return prometheus.NewGaugeVec(opts, []string{label})
+	}
+	histogram := func(name, help string, least, factor float64, count int) prometheus.Histogram {
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pipeline_buffer_" + name, Help: help,
+			Buckets: prometheus.ExponentialBuckets(least, factor, count)})
+	}
 	m := &Metrics{
-		sealed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_buffer_sealed_batches_total",
-			Help: "Batches handed to a writer, by what sealed them: events, bytes, age, idle (no batch was being written), drain, retry."}, []string{"trigger"}),
-		batchEvents: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pipeline_buffer_batch_events",
-			Help: "Events per batch.", Buckets: prometheus.ExponentialBuckets(1, 2, 14)}),
-		batchBytes: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pipeline_buffer_batch_bytes",
-			Help: "Bytes per batch, by the weight that counts against buffer.max-bytes.", Buckets: prometheus.ExponentialBuckets(1024, 4, 9)}),
-		wait: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pipeline_buffer_wait_seconds",
-			Help: "From Add to the outcome, per request that waited for it.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 17)}),
-		writeSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pipeline_buffer_write_seconds",
-			Help: "Writing one batch, retries included.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 17)}),
-		usedBytes: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_buffer_used_bytes",
-			Help: "Bytes of events in memory."}),
-		maxBytes: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_buffer_capacity_bytes",
-			Help: "The bound on pipeline_buffer_used_bytes (buffer.max-bytes)."}),
-		refused: prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_buffer_refused_events_total",
-			Help: "Events refused because the buffer was full."}),
-		asyncRetried: prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_buffer_async_retried_events_total",
-			Help: "Events acknowledged before they were written that went into another batch because theirs failed."}),
-		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_buffer_in_flight_events",
-			Help: "Events admitted whose outcome is still open."}, []string{"tenant"}),
-		failed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_buffer_failed_events_total",
-			Help: "Events admitted whose batch could not be written; the client was told so."}, []string{"tenant"}),
-		limited: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_buffer_limited_by",
-			Help: "1 for what limits the rate now, 0 for the others: commit, cpu (this process's, or PostgreSQL's), clients."}, []string{"by"}),
-		writers: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_buffer_writers",
-			Help: "Batches that may be written at the same time (buffer.writers, or what auto makes of it)."}),
-		maxEvents: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_buffer_max_events",
-			Help: "Events that seal a batch (buffer.max-events, or what auto makes of it)."}),
-		maxWait: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_buffer_max_wait_seconds",
-			Help: "Age that seals a batch (buffer.max-wait, or what auto makes of it)."}),
+		sealed: counters("sealed_batches_total", "trigger", "Batches handed to a writer, by what sealed them: "+
+			"events, bytes, age, idle (no batch was being written), drain, retry."),
+		batchEvents: histogram("batch_events", "Events per batch.", 1, 2, 14),
+		batchBytes: histogram("batch_bytes",
+			"Bytes per batch, by the weight that counts against buffer.max-bytes.", 1024, 4, 9),
+		wait: histogram("wait_seconds",
+			"From Add to the outcome, per request that waited for it.", 0.0005, 2, 17),
+		writeSeconds: histogram("write_seconds", "Writing one batch, retries included.", 0.0005, 2, 17),
+		usedBytes:    gauge("used_bytes", "Bytes of events in memory."),
+		maxBytes:     gauge("capacity_bytes", "The bound on pipeline_buffer_used_bytes (buffer.max-bytes)."),
+		refused:      counter("refused_events_total", "Events refused because the buffer was full."),
+		asyncRetried: counter("async_retried_events_total",
+			"Events acknowledged before they were written that went into another batch because theirs failed."),
+		inFlight: gauges("in_flight_events", "tenant", "Events admitted whose outcome is still open."),
+		failed: counters("failed_events_total", "tenant",
+			"Events admitted whose batch could not be written; the client got an error."),
+		limited: gauges("limited_by", "by", "1 for what limits the rate now, 0 for the others: "+
+			"commit, cpu (this process's, or PostgreSQL's), clients."),
+		writers:   gauge("writers", "Batches that may be written at the same time (buffer.writers)."),
+		maxEvents: gauge("max_events", "Events that seal a batch (buffer.max-events)."),
+		maxWait: gauge("max_wait_seconds",
+			"Age that seals a batch (buffer.max-wait, or what auto makes of it)."),
 	}
 	reg.MustRegister(m.sealed, m.batchEvents, m.batchBytes, m.wait, m.writeSeconds, m.usedBytes, m.maxBytes, m.refused,
 		m.asyncRetried, m.inFlight, m.failed, m.limited, m.writers, m.maxEvents, m.maxWait)
@@ -80,7 +90,8 @@ func (m *Metrics) tenant(id int32) *tenantMetrics {
 		return t.(*tenantMetrics)
 	}
 	label := strconv.Itoa(int(id))
-	t, _ := m.tenants.LoadOrStore(id, &tenantMetrics{m.inFlight.WithLabelValues(label), m.failed.WithLabelValues(label)})
+	made := &tenantMetrics{inFlight: m.inFlight.WithLabelValues(label), failed: m.failed.WithLabelValues(label)}
+	t, _ := m.tenants.LoadOrStore(id, made)
 	return t.(*tenantMetrics)
 }
 
@@ -107,12 +118,6 @@ func (m *Metrics) took(b *batch) {
 }
 
 func seconds(since time.Time) float64 { return time.Since(since).Seconds() }
-
-func (m *Metrics) tuned(k knobs) {
-	m.writers.Set(float64(k.writers))
-	m.maxEvents.Set(float64(k.maxEvents))
-	m.maxWait.Set(k.maxWait.Seconds())
-}
 
 func (m *Metrics) limitedBy(now limit) {
 	for _, l := range []limit{byCommit, byCPU, byClients} {

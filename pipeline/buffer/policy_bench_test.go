@@ -12,8 +12,9 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-// BenchmarkPolicy shows what buffer.max-wait and buffer.writers do to requests and to the number of transactions, against a
-// writer that costs what a transaction costs: 1 ms of waiting for COMMIT, one writer at a time spending 300 us and 12 us an event.
+// BenchmarkPolicy shows what buffer.max-wait and buffer.writers do to requests and to the number of transactions,
+// against a writer that costs what a transaction costs: 1 ms of waiting for COMMIT, one writer at a time spending 300
+// us and 12 us an event.
 func BenchmarkPolicy(b *testing.B) {
 	for _, callers := range []int{1, 16, 256} {
 		for _, writers := range []int{1, 2, 4} {
@@ -25,7 +26,8 @@ func BenchmarkPolicy(b *testing.B) {
 					var batches int
 					buf, err := New(cfg, func(_ context.Context, events []pipeline.Event) ([]pipeline.Verdict, error) {
 						cpu.Lock()
-						for end := time.Now().Add(300*time.Microsecond + time.Duration(len(events))*12*time.Microsecond); time.Now().Before(end); {
+						busy := 300*time.Microsecond + time.Duration(len(events))*12*time.Microsecond
+						for end := time.Now().Add(busy); time.Now().Before(end); {
 						}
 						cpu.Unlock()
 						time.Sleep(time.Millisecond)

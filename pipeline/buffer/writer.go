@@ -70,7 +70,7 @@ func (b *Buffer) writer(ctx context.Context) {
 		verdicts, err := b.write(ctx, events)
 		b.m.writeSeconds.Observe(seconds(start))
 		if err == nil && len(verdicts) != len(events) {
-			err = fmt.Errorf("the writer gave %d verdicts for %d events", len(verdicts), len(events))
+			err = fmt.Errorf("the writer returned %d verdicts for %d events", len(verdicts), len(events))
 		}
 		again := b.finish(next, events, verdicts, err)
 		clear(scratch) // the strings of the events are garbage now
@@ -115,16 +115,17 @@ func (b *Buffer) next() *batch {
 	}
 }
 
-// takeLocked is the policy. Full batches go first. The open batch is taken as it is when no batch is being written, so
-// that a lone request waits for nothing; while one is being written the others gather, up to buffer.max-wait. So the time
-// of a write is the linger, and it adapts by itself: small batches where writes are quick and callers few, full ones
-// under load, when all writers are busy.
+// takeLocked is the policy. Full batches go first. The open batch is taken as it is when no batch is being written,
+// so that a lone request waits for nothing. While one is being written the others gather, up to buffer.max-wait. So
+// the time of a write is the linger, and it adapts by itself: small batches where writes are quick and callers few,
+// full ones under load, when all writers are busy.
 //
 // Rejected: letting every idle writer take at once (many small requests then make twice as many small batches, each
-// with the fixed cost of a transaction), and a fixed linger for all (a lone client waits in vain). See BenchmarkPolicy.
+// with the fixed cost of a transaction), and a fixed linger for all (a lone client waits in vain). See
+// BenchmarkPolicy.
 func (b *Buffer) takeLocked(now time.Time) (taken *batch, until time.Duration, done bool) {
 	switch {
-	case len(b.writing)+b.resting >= b.knobs.writers:
+	case len(b.writing)+b.resting >= b.cfg.Writers:
 		// Whoever writes or rests looks again afterwards.
 		return nil, 0, b.over
 	case len(b.sealed) > 0:
@@ -141,10 +142,10 @@ func (b *Buffer) takeLocked(now time.Time) (taken *batch, until time.Duration, d
 			b.open.trigger = byDrain
 		case len(b.writing) == 0:
 			b.open.trigger = byIdle
-		case age >= b.knobs.maxWait:
+		case age >= b.maxWait:
 			b.open.trigger = byAge
 		default:
-			return nil, b.knobs.maxWait - age, false
+			return nil, b.maxWait - age, false
 		}
 		taken, b.open = b.open, nil
 	}
@@ -154,8 +155,8 @@ func (b *Buffer) takeLocked(now time.Time) (taken *batch, until time.Duration, d
 	return taken, 0, false
 }
 
-// finish tells the callers of a batch of events. Where the write failed, what was acknowledged already goes back into the
-// queue, and finish reports that.
+// finish wakes the callers of a batch. Where the write failed, what was acknowledged already goes back into the queue,
+// and finish reports that.
 func (b *Buffer) finish(done *batch, events []pipeline.Event, verdicts []pipeline.Verdict, err error) (again bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -200,7 +201,7 @@ type drainRate struct {
 
 const (
 	drainMemory = 5 * time.Second
-	// A guess: longer than this nobody should be told to stay away, since an outage may end at any time.
+	// A guess: nobody should be told to stay away for longer, since an outage may end at any time.
 	maxRetryAfter = 30 * time.Second
 	minRetryAfter = 100 * time.Millisecond
 )
@@ -217,7 +218,7 @@ func (d *drainRate) decay(now time.Time) {
 	d.at = now
 }
 
-// timeFor says when that many bytes will have been written. Asking for all that is held, not for the little that one
+// timeFor returns how long it takes to write that many bytes. Asking for all that is held, not for the little that one
 // request lacks, spreads the returning callers out.
 func (d *drainRate) timeFor(bytes int, now time.Time) time.Duration {
 	d.decay(now)
