@@ -12,19 +12,24 @@ type Metrics struct {
 
 // NewMetrics registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_retain_" + name, Help: help})
+	}
+	counters := func(name, label, help string) *prometheus.CounterVec {
+		opts := prometheus.CounterOpts{Name: "pipeline_retain_" + name, Help: help}
+		return prometheus.NewCounterVec(opts, []string{label})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_retain_" + name, Help: help})
+	}
 	m := &Metrics{
-		ahead: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_retain_partitions_ahead",
-			Help: "Days after today, without a gap, that have a partition, at the last look."}),
-		lastPass: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_retain_last_pass_timestamp_seconds",
-			Help: "When the last pass without a failure ended, in Unix time."}),
-		made: prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_retain_partitions_made_total",
-			Help: "Event partitions made ahead of time by this node."}),
-		dropped: prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_retain_partitions_dropped_total",
-			Help: "Event partitions dropped by this node."}),
-		pruned: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_retain_pruned_rows_total",
-			Help: "Rows deleted by this node since their time was over."}, []string{"table"}),
-		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_retain_failures_total",
-			Help: "Tasks of a pass that failed and will be tried again."}, []string{"task"}),
+		ahead: gauge("partitions_ahead", "Days after today, without a gap, that have a partition, at the last look."),
+		lastPass: gauge("last_pass_timestamp_seconds",
+			"When the last pass without a failure ended, in Unix time."),
+		made:     counter("partitions_made_total", "Event partitions made ahead of time by this node."),
+		dropped:  counter("partitions_dropped_total", "Event partitions dropped by this node."),
+		pruned:   counters("pruned_rows_total", "table", "Rows deleted by this node since their time was over."),
+		failures: counters("failures_total", "task", "Tasks of a pass that failed and will be tried again."),
 	}
 	reg.MustRegister(m.ahead, m.lastPass, m.made, m.dropped, m.pruned, m.failures)
 	return m

@@ -10,17 +10,17 @@ import (
 const (
 	makePartitionSQL = `select create_events_partition((now() at time zone 'UTC')::date + $1::integer)`
 
-	// The days after today up to the first that has no partition.
+	// The days after today up to the first without a partition.
 	partitionsAheadSQL = `
 select coalesce(min(i), $1 + 1) - 1
 from generate_series(1, $1::integer) as i
 where to_regclass('events_' || to_char((now() at time zone 'UTC')::date + i, 'YYYYMMDD')) is null`
 )
 
-// makePartitions makes those of today and the days ahead. Every node does so: it costs a look-up a day, and none depends
-// on another one's being alive.
+// makePartitions makes the partitions of today and the days ahead. Every node does so: it costs a look-up a day, and
+// none depends on another one being alive.
 func (k *Keeper) makePartitions(ctx context.Context) error {
-	for i := range k.cfg.PartitionsAhead + 1 {
+	for i := range partitionsAhead + 1 {
 		var missing bool
 		err := k.transaction(ctx, func(ctx context.Context, tx pgx.Tx) error {
 			return tx.QueryRow(ctx, makePartitionSQL, i).Scan(&missing)
@@ -35,7 +35,7 @@ func (k *Keeper) makePartitions(ctx context.Context) error {
 	}
 	return k.transaction(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var ahead int
-		if err := tx.QueryRow(ctx, partitionsAheadSQL, k.cfg.PartitionsAhead).Scan(&ahead); err != nil {
+		if err := tx.QueryRow(ctx, partitionsAheadSQL, partitionsAhead).Scan(&ahead); err != nil {
 			return err
 		}
 		k.metrics.ahead.Set(float64(ahead))
@@ -86,11 +86,11 @@ func (k *Keeper) dropPartitions(ctx context.Context) error {
 	}
 }
 
-// dropPartition first detaches: to drop an attached partition takes a lock on the whole of events that stops all
-// reading and writing, and queues behind the longest report. "concurrently" waits for those who may see the partition
+// dropPartition first detaches: to drop an attached partition takes a lock on the whole of events, which stops all
+// reading and writing and queues behind the longest report. "concurrently" waits for those who may see the partition
 // without holding up anybody. What it leaves when it is cut off is found by the next pass, which then has to use
 // "finalize". That one waits for every older snapshot, and meanwhile no partition can be made, so it gets no longer
-// than Config.LockTimeout and is tried again later. The drop then is of a table of its own.
+// than lockTimeout and is tried again later. The drop then is of a table of its own.
 func (k *Keeper) dropPartition(ctx context.Context, tx pgx.Tx, p partition) error {
 	name := pgx.Identifier{p.name}.Sanitize()
 	switch {

@@ -36,7 +36,7 @@ delete from processed_messages where ctid = any (array(
     select ctid from processed_messages where processed_at < now() - make_interval(secs => $1)
     order by processed_at limit $2 for update skip locked))`
 
-	// Served by dedupe_keys_expires_at. Each row says itself how long it lives.
+	// Served by dedupe_keys_expires_at. Each row holds how long it lives.
 	pruneDedupeKeysSQL = `
 delete from dedupe_keys where ctid = any (array(
     select ctid from dedupe_keys where expires_at < now() - make_interval(secs => $1)
@@ -60,14 +60,14 @@ func (k *Keeper) prunable() []prunable {
 
 func (k *Keeper) prune(ctx context.Context, t prunable) error {
 	return k.batches(ctx, t.name, func(ctx context.Context, tx pgx.Tx) (gone int64, more bool, err error) {
-		tag, err := tx.Exec(ctx, t.sql, t.keep.Seconds(), k.cfg.BatchRows)
-		return tag.RowsAffected(), tag.RowsAffected() == int64(k.cfg.BatchRows), err
+		tag, err := tx.Exec(ctx, t.sql, t.keep.Seconds(), k.batchRows)
+		return tag.RowsAffected(), tag.RowsAffected() == int64(k.batchRows), err
 	})
 }
 
 // pruneOutboxSQL walks the outbox once, a page at a time, in the order in which messages were made, and stops at the
-// first page that is all too young to hold anything. An index on finished_at would do as well and cost every message.
-// A message that is retried at this moment is looked at again after its lock, and stays.
+// first page that is too young to hold anything. An index on finished_at would do as well and cost every message.
+// A message that is retried at this moment is checked again after its lock, and stays.
 const pruneOutboxSQL = `
 with page as materialized (
     select message_id, created_at from outbox where message_id > $1 order by message_id limit $2
@@ -92,14 +92,17 @@ func (k *Keeper) pruneOutbox(ctx context.Context) error {
 	}
 	last := int64(0)
 	return k.batches(ctx, "outbox", func(ctx context.Context, tx pgx.Tx) (gone int64, more bool, err error) {
-		err = tx.QueryRow(ctx, pruneOutboxSQL, last, k.cfg.BatchRows, sent, dead, youngest).Scan(&last, &more, &gone)
+		err = tx.QueryRow(ctx, pruneOutboxSQL, last, k.batchRows, sent, dead, youngest).Scan(&last, &more, &gone)
 		return gone, more, err
 	})
 }
 
+// batchFunc deletes one batch of rows, and reports how many, and whether there may be more.
+type batchFunc func(context.Context, pgx.Tx) (gone int64, more bool, err error)
+
 // batches repeats f, each time in a transaction of its own, while there is more, and rests after each as long as it
 // took. It leaves the rest to another node that is at it.
-func (k *Keeper) batches(ctx context.Context, table string, f func(context.Context, pgx.Tx) (gone int64, more bool, err error)) error {
+func (k *Keeper) batches(ctx context.Context, table string, f batchFunc) error {
 	began, total := time.Now(), int64(0)
 	defer func() {
 		if total > 0 {

@@ -4,8 +4,8 @@
 // Rows of other tables go in small transactions that wait for nobody: a row that somebody holds is left for the next
 // pass. Any number of nodes may run; one at a time deletes.
 //
-// Nothing goes before its time, by the database's clock. A pass that is cut off anywhere, by a crash too, is
-// finished by the next one.
+// Nothing goes before its time, by the database's clock. A pass that is cut off anywhere, also by a crash, is finished
+// by the next one.
 package retain
 
 import (
@@ -26,27 +26,35 @@ type Keeper struct {
 	pool    *pgxpool.Pool
 	metrics *Metrics
 	log     *slog.Logger
+
+	// The constants of the same names, and others in tests.
+	interval, lockTimeout time.Duration
+	batchRows             int
+
 	// subject is where the walk over rule_subjects goes on.
 	subject subjectKey
 }
 
-// New checks the settings and says everything that is wrong with them.
+// New checks the settings and reports everything that is wrong with them.
 func New(cfg Config, pool *pgxpool.Pool, metrics *Metrics, log *slog.Logger) (*Keeper, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	return &Keeper{cfg: cfg, pool: pool, metrics: metrics, log: log}, nil
+	return &Keeper{
+		cfg: cfg, pool: pool, metrics: metrics, log: log,
+		interval: interval, lockTimeout: lockTimeout, batchRows: batchRows,
+	}, nil
 }
 
 // retryInterval is how soon a pass with a failure is repeated: a database that was away is back long before the next
 // regular pass.
 const retryInterval = 15 * time.Second
 
-// Run makes a pass at once and then one every Config.Interval, until ctx ends. A failure is logged and counted, and the
-// pass goes on with the next thing; Run itself does not fail.
+// Run makes a pass at once and then one every 10 minutes, until ctx ends. A failure is logged and counted, and the pass
+// goes on with the next thing; Run itself does not fail.
 func (k *Keeper) Run(ctx context.Context) error {
 	for {
-		next := k.cfg.Interval
+		next := k.interval
 		if !k.pass(ctx) {
 			next = min(next, retryInterval)
 		}
@@ -56,8 +64,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// pass does everything once and says whether all of it went well. Partitions come first: without them events cannot be
-// stored, while what is too old does no harm for a while.
+// pass does everything once and reports whether all of it went well. Partitions come first: without them events
+// cannot be stored, while what is too old does no harm for a while.
 func (k *Keeper) pass(ctx context.Context) bool {
 	ok := k.try(ctx, "partitions-ahead", k.makePartitions) && k.try(ctx, "events", k.dropPartitions)
 	if k.cfg.Outbox > 0 || k.cfg.Dead > 0 {
@@ -70,7 +78,9 @@ func (k *Keeper) pass(ctx context.Context) bool {
 		ok = k.try(ctx, "absence_timers", func(ctx context.Context) error {
 			return k.pruneGone(ctx, "absence_timers", goneTimerSQL, pruneTimersSQL)
 		}) && ok
-		ok = k.try(ctx, "rate_minutes", func(ctx context.Context) error { return k.pruneGone(ctx, "rate_minutes", goneMetricSQL, pruneRatesSQL) }) && ok
+		ok = k.try(ctx, "rate_minutes", func(ctx context.Context) error {
+			return k.pruneGone(ctx, "rate_minutes", goneMetricSQL, pruneRatesSQL)
+		}) && ok
 	}
 	for _, t := range k.prunable() {
 		ok = k.try(ctx, t.name, func(ctx context.Context) error { return k.prune(ctx, t) }) && ok
@@ -81,7 +91,7 @@ func (k *Keeper) pass(ctx context.Context) bool {
 	return ok
 }
 
-// try runs one task. The end of ctx is no failure.
+// try runs one task. The end of ctx is not a failure.
 func (k *Keeper) try(ctx context.Context, task string, f func(context.Context) error) bool {
 	if ctx.Err() != nil {
 		return false
@@ -92,7 +102,7 @@ func (k *Keeper) try(ctx context.Context, task string, f func(context.Context) e
 	}
 	if ctx.Err() == nil {
 		k.metrics.failures.WithLabelValues(task).Inc()
-		k.log.WarnContext(ctx, "retain: will try again", "task", task, "error", err, "in", min(k.cfg.Interval, retryInterval))
+		k.log.WarnContext(ctx, "retain: will try again", "task", task, "error", err, "in", min(k.interval, retryInterval))
 	}
 	return false
 }
@@ -103,8 +113,8 @@ const (
 	aloneSQL       = `select pg_try_advisory_xact_lock(hashtextextended('sluice:retain', 0))`
 )
 
-// alone runs f in a transaction while no other node deletes, and says whether it did. It spares the work of deleting the
-// same rows from two sides; it is not what keeps that harmless.
+// alone runs f in a transaction while no other node deletes, and reports whether it did. It spares the work of deleting
+// the same rows from two sides; to do so would be harmless.
 func (k *Keeper) alone(ctx context.Context, f func(context.Context, pgx.Tx) error) (ran bool, err error) {
 	err = k.transaction(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		if err := tx.QueryRow(ctx, aloneSQL).Scan(&ran); err != nil || !ran {
@@ -117,10 +127,10 @@ func (k *Keeper) alone(ctx context.Context, f func(context.Context, pgx.Tx) erro
 
 // transaction bounds how long f takes, and how long it waits for each lock.
 func (k *Keeper) transaction(ctx context.Context, f func(context.Context, pgx.Tx) error) error {
-	ctx, cancel := context.WithTimeout(ctx, k.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	return pgx.BeginFunc(ctx, k.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, lockTimeoutSQL, fmt.Sprintf("%dms", k.cfg.LockTimeout.Milliseconds())); err != nil {
+		if _, err := tx.Exec(ctx, lockTimeoutSQL, fmt.Sprintf("%dms", k.lockTimeout.Milliseconds())); err != nil {
 			return err
 		}
 		return f(ctx, tx)

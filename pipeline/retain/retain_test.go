@@ -58,12 +58,12 @@ func column(t *testing.T, db *pgxpool.Pool, sql string, args ...any) string {
 }
 
 func TestConfigNamesEveryFault(t *testing.T) {
-	cfg := Config{Events: time.Hour, Outbox: -1, Processed: time.Hour, LockTimeout: 0}
+	cfg := Config{Events: time.Hour, Outbox: -1, Processed: time.Hour}
 	_, err := New(cfg, nil, nil, nil)
 	if err == nil {
 		t.Fatal("want an error")
 	}
-	for _, key := range []string{"interval", "partitions-ahead", "events", "outbox", "processed", "batch-rows", "lock-timeout", "timeout"} {
+	for _, key := range []string{"events", "outbox", "processed"} {
 		if !strings.Contains(err.Error(), "retain."+key+" is") {
 			t.Errorf("error = %q; want it to name retain.%s", err, key)
 		}
@@ -82,7 +82,8 @@ func TestRunMakesPartitionsAheadAndSurvivesAnOutage(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(through.Close)
-	k := newKeeper(t, through, func(c *Config) { c.Interval = time.Millisecond })
+	k := newKeeper(t, through, nil)
+	k.interval = time.Millisecond
 
 	proxy.SetDown(true)
 	ctx, stop := context.WithCancel(t.Context())
@@ -162,7 +163,8 @@ func TestDropHoldsUpNobodyAndIsFinishedAfterACut(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	k := newKeeper(t, db, func(c *Config) { c.Events, c.LockTimeout = 30*day, 50*time.Millisecond })
+	k := newKeeper(t, db, func(c *Config) { c.Events = 30 * day })
+	k.lockTimeout = 50 * time.Millisecond
 	cut, cancel := context.WithCancel(ctx)
 	passes := pool.New()
 	passes.Go(func() { k.pass(cut) })
@@ -223,7 +225,8 @@ func TestPrunesTheOutbox(t *testing.T) {
 	if _, err := busy.Exec(t.Context(), `select from outbox where type = 'sent40' for update`); err != nil {
 		t.Fatal(err)
 	}
-	k := newKeeper(t, db, func(c *Config) { c.BatchRows = 3 })
+	k := newKeeper(t, db, nil)
+	k.batchRows = 3
 	mustPass(t, k)
 	const want = "failed40 pending40 failed35 pending35 dead20 failed20 pending20 dead10 failed10 pending10 dead8 failed8 pending8 " +
 		"dead6 failed6 pending6 sent6 skipped6 dead0 failed0 pending0 sent0 skipped0"
@@ -261,10 +264,11 @@ func TestPrunesTheOutboxByEachPeriodAlone(t *testing.T) {
 			t.Parallel()
 			db := pgtest.New(t)
 			fillOutbox(t, db)
-			mustPass(t, newKeeper(t, db, func(cfg *Config) {
-				cfg.Outbox, cfg.Dead, cfg.Processed, cfg.BatchRows = c.outbox, c.dead, 0, 2
-			}))
-			got := column(t, db, `select type from outbox where type = any ('{sent40,dead40,sent20,dead20,sent0,dead0}') order by message_id`)
+			k := newKeeper(t, db, func(cfg *Config) { cfg.Outbox, cfg.Dead, cfg.Processed = c.outbox, c.dead, 0 })
+			k.batchRows = 2
+			mustPass(t, k)
+			got := column(t, db, `
+select type from outbox where type = any ('{sent40,dead40,sent20,dead20,sent0,dead0}') order by message_id`)
 			if got != c.finished {
 				t.Errorf("finished messages left = %s; want %s", got, c.finished)
 			}
@@ -287,7 +291,8 @@ select n, gen_random_uuid(), case when n > 0 then now() + (3 - n) * interval '1 
 	mustExec(t, db, `
 insert into outbox_attempts (message_id, attempt, started_at, latency_seconds, status)
 select age, 1, now() - age * interval '1 day', 0.1, 'failed' from unnest(array[0, 6, 8, 9, 10]) as age`)
-	k := newKeeper(t, db, func(c *Config) { c.BatchRows = 2 })
+	k := newKeeper(t, db, nil)
+	k.batchRows = 2
 	mustPass(t, k)
 	check := func(table, sql, want string) {
 		t.Helper()
@@ -312,7 +317,11 @@ func TestOneNodeAtATime(t *testing.T) {
 	db := pgtest.New(t)
 	fillOutbox(t, db)
 	oldDays(t, db, 40)
-	change := func(c *Config) { c.Events, c.BatchRows = 30*day, 1 }
+	node := func() *Keeper {
+		k := newKeeper(t, db, func(c *Config) { c.Events = 30 * day })
+		k.batchRows = 1
+		return k
+	}
 	other, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -322,14 +331,14 @@ func TestOneNodeAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := column(t, db, outboxLeftSQL)
-	mustPass(t, newKeeper(t, db, change))
+	mustPass(t, node())
 	if after := column(t, db, outboxLeftSQL); after != before || column(t, db, tablesLeftSQL) != "40" {
 		t.Fatal("a node deleted while another one was at it")
 	}
 	if err := other.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	nodes := []*Keeper{newKeeper(t, db, change), newKeeper(t, db, change), newKeeper(t, db, change)}
+	nodes := []*Keeper{node(), node(), node()}
 	all := pool.New()
 	for _, k := range nodes {
 		all.Go(func() {

@@ -80,7 +80,7 @@ func (k *Keeper) pruneGone(ctx context.Context, table, findSQL, pruneSQL string)
 			return 0, false, nil
 		}
 		if err == nil {
-			err = tx.QueryRow(ctx, pruneSQL, rule, k.cfg.BatchRows).Scan(&gone)
+			err = tx.QueryRow(ctx, pruneSQL, rule, k.batchRows).Scan(&gone)
 		}
 		return gone, gone > 0, err
 	})
@@ -118,7 +118,7 @@ func (k *Keeper) pruneSubjects(ctx context.Context) error {
 		var next subjectKey
 		var seen int
 		from := k.subject
-		err = tx.QueryRow(ctx, pruneSubjectsSQL, k.cfg.Subjects.Seconds(), k.cfg.BatchRows, from.tenant, from.rule, from.subject).
+		err = tx.QueryRow(ctx, pruneSubjectsSQL, k.cfg.Subjects.Seconds(), k.batchRows, from.tenant, from.rule, from.subject).
 			Scan(&next.tenant, &next.rule, &next.subject, &seen, &gone)
 		if errors.Is(err, pgx.ErrNoRows) {
 			k.subject = subjectKey{}
@@ -127,10 +127,10 @@ func (k *Keeper) pruneSubjects(ctx context.Context) error {
 		if err != nil {
 			return 0, false, err
 		}
-		if k.subject = next; seen < k.cfg.BatchRows {
+		if k.subject = next; seen < k.batchRows {
 			k.subject = subjectKey{}
 		}
 		pages++
-		return gone, seen == k.cfg.BatchRows && pages < subjectPages, nil
+		return gone, seen == k.batchRows && pages < subjectPages, nil
 	})
 }

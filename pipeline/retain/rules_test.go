@@ -42,7 +42,8 @@ create table matters as select s.* from rule_subjects s where suppressed > 0 or 
 	if got := column(t, db, `select count(*)::text from rule_subjects`); got != "2000" {
 		t.Fatalf("%s subjects left of 2000 before their time", got)
 	}
-	k := newKeeper(t, db, func(c *Config) { c.Subjects, c.BatchRows = time.Microsecond, 17 })
+	k := newKeeper(t, db, func(c *Config) { c.Subjects = time.Microsecond })
+	k.batchRows = 17
 	for range 3 { // a pass looks at 100 pages of them
 		mustPass(t, k)
 	}
@@ -72,7 +73,8 @@ union all select 'here', date_trunc('hour', now()) - interval '399 days', 1, 0, 
 	mustExec(t, db, `insert into rate_minutes (metric, tenant_id, minute, shard, n, x, late_n, late_x) select metric, 1, now(), i, 1, 1, 0, 0 from rate_fills, generate_series(1, 5) i`)
 	mustExec(t, db, `insert into rate_states (metric, tenant_id, slot, firing, state) select metric, 1, now(), true, '{}' from rate_fills`)
 	mustExec(t, db, `insert into rate_firings (metric, tenant_id, started_at) select metric, 1, now() from rate_fills`)
-	k := newKeeper(t, db, func(c *Config) { c.BatchRows = 2 })
+	k := newKeeper(t, db, nil)
+	k.batchRows = 2
 	mustPass(t, k)
 	mustPass(t, k) // a rule's status goes once its hours are gone
 	for sql, want := range map[string]string{
