@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// The errors that stages tell each other. Compare with errors.Is.
+// The errors that stages report to each other. Compare with errors.Is.
 var (
 	// ErrOverloaded: nothing was taken, since a bound is reached. Try again later; see Overloaded for when.
 	ErrOverloaded = errors.New("overloaded")
 	// ErrUnavailable: the database could not be reached, or did not answer in time. The events may or may not be
 	// stored; sending them again is harmless, since their keys make a repeat a duplicate.
 	ErrUnavailable = errors.New("database unavailable")
-	// ErrClosed: the stage is draining and takes nothing more.
+	// ErrClosed: the stage is draining and accepts nothing more.
 	ErrClosed = errors.New("shutting down")
 )
 
-// Overloaded is the ErrOverloaded that says when to come back.
+// Overloaded is the ErrOverloaded that tells when to come back.
 type Overloaded struct {
 	// RetryAfter is when there should be room again, computed from how fast the work drains. Always positive.
 	RetryAfter time.Duration

@@ -1,4 +1,4 @@
-// Package pipeline holds the nouns that flow through Sluice and the few errors that its stages tell each other.
+// Package pipeline holds the nouns that flow through Sluice and the few errors that its stages report to each other.
 //
 // An Event comes in at the socket and ends as a row; the rules turn some events into decisions, which are rows of the
 // outbox; a Lease is the right to deliver one of those rows for a while, and a Result says how that went. The stages
@@ -20,17 +20,17 @@ import (
 type Event struct {
 	// ID names the event within its tenant. Together with OccurredAt it is the key by which a repeat is recognised.
 	ID UUID
-	// ClientID is the client's own id where that is no UUID; ID is then HashUUID(ClientID).
+	// ClientID is the client's own id where that is not a UUID; ID is then HashUUID(ClientID).
 	ClientID string
 	// Tenant owns the event. No rule and no answer crosses tenants.
 	Tenant int32
 	// Name is what happened, for example "signup_completed". Never empty.
 	Name string
-	// OccurredAt is when the client says that it happened, in UTC, to the microsecond. It is never corrected: a retry
+	// OccurredAt is when it happened, by the client's account, in UTC, to the microsecond. It is never corrected: a retry
 	// has to repeat it exactly.
 	OccurredAt time.Time
-	// TimeUnknown says that the client sent an id and no time, and that the id holds none, so that OccurredAt is
-	// ReceivedAt and a repeat of this event has to be looked up by its id alone.
+	// TimeUnknown: the client sent an id and no time, and the id holds none. So OccurredAt is ReceivedAt, and a repeat of
+	// this event has to be looked up by its id alone.
 	TimeUnknown bool
 	// ReceivedAt is when the request was read, in UTC, to the microsecond.
 	ReceivedAt time.Time
@@ -116,7 +116,7 @@ func (o Outcome) String() string {
 // Verdict is the answer to one event.
 type Verdict struct {
 	Outcome Outcome
-	// Field and Reason say what is wrong with a rejected event; both are empty otherwise. Field may be empty where
+	// Field and Reason tell what is wrong with a rejected event; both are empty otherwise. Field may be empty where
 	// the event as a whole is at fault.
 	Field, Reason string
 }

@@ -10,7 +10,7 @@ type Message struct {
 	Tenant int32
 	// Type is the rule's id for a rule's decision, and the event type for an application's message.
 	Type string
-	// SubjectKey says whom or what the message is about; it may be empty.
+	// SubjectKey is whom or what the message is about; it may be empty.
 	SubjectKey string
 	// IdempotencyKey is sent with every attempt, and is never that of another message.
 	IdempotencyKey UUID
@@ -20,7 +20,7 @@ type Message struct {
 	Payload []byte
 	// Headers are sent along; names and values are the application's own. May be nil.
 	Headers map[string]string
-	// Rule says that a rule decided this message, not an application.
+	// Rule: a rule decided this message, not an application.
 	Rule bool
 	// Redrives counts how often an operator made the message due again after it was final. A broker that drops what it
 	// has seen before must not take the message for a repeat then.
@@ -36,7 +36,7 @@ type Want struct {
 	Order       Order
 }
 
-// Order says whether a destination's messages are given out in the order of their ids.
+// Order is whether a destination's messages are claimed in the order of their ids.
 type Order int16
 
 const (
@@ -84,7 +84,7 @@ type Result struct {
 	Status    DeliveryStatus
 	// RetryIn is how long to wait before the next attempt, for Failed and Released.
 	RetryIn time.Duration
-	// Error says what went wrong, for people, without secrets; empty on success. At most 1,000 bytes of UTF-8
+	// Error tells what went wrong, for people, without secrets; empty on success. At most 1,000 bytes of UTF-8
 	// without NUL.
 	Error string
 	// HTTPStatus is the answer's status code, 0 where there was none.

@@ -60,7 +60,7 @@ func NewUUIDv7(t time.Time) UUID {
 	return u
 }
 
-// NewUUIDv4 makes a random UUID, for tokens that say nothing.
+// NewUUIDv4 makes a random UUID, for tokens that mean nothing.
 func NewUUIDv4() UUID {
 	var u [16]byte
 	rand.Read(u[:])
@@ -75,7 +75,7 @@ func UUIDv4(random [16]byte) UUID {
 	return u
 }
 
-// HashUUID makes a UUID of version 8 out of any string: the first 122 free bits of its SHA-256. Equal strings give
+// HashUUID makes a UUID of version 8 out of any string: the first 122 free bits of its SHA-256. Equal strings make
 // equal UUIDs on every node.
 func HashUUID(s string) UUID {
 	sum := sha256.Sum256([]byte(s))
@@ -85,7 +85,7 @@ func HashUUID(s string) UUID {
 	return u
 }
 
-// Time gives the time inside a UUID of version 7, to the millisecond, in UTC.
+// Time returns the time inside a UUID of version 7, to the millisecond, in UTC.
 func (u UUID) Time() (time.Time, bool) {
 	if u[6]>>4 != 7 || u[8]>>6 != 2 {
 		return time.Time{}, false
@@ -94,7 +94,7 @@ func (u UUID) Time() (time.Time, bool) {
 	return time.UnixMilli(ms).UTC(), true
 }
 
-// String gives the canonical form in lower case.
+// String returns the canonical form in lower case.
 func (u UUID) String() string {
 	var b [36]byte
 	hex.Encode(b[0:8], u[0:4])

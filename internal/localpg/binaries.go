@@ -22,7 +22,7 @@ type binaries struct {
 	major int
 }
 
-// ErrNoBinaries: this machine has no PostgreSQL server that can be used. The message says what to install.
+// ErrNoBinaries: this machine has no PostgreSQL server that can be used. The message names what to install.
 var ErrNoBinaries = errors.New("no PostgreSQL server found")
 
 const remedy = `Install PostgreSQL 14 or newer:
@@ -55,8 +55,8 @@ func candidates(ctx context.Context) []string {
 
 var versionLine = regexp.MustCompile(`^postgres \(PostgreSQL\) ([0-9]+)`)
 
-// inspect says which server lives in dir. Links are followed first: a server finds its other files from where it really is, and
-// what is on PATH is often a link, or a wrapper that is no server at all.
+// inspect returns the server that lives in dir. Links are followed first: a server finds its other files from where it
+// really is, and what is on PATH is often a link, or a wrapper and not a server.
 func inspect(ctx context.Context, dir string) (binaries, bool) {
 	server, err := filepath.EvalSymlinks(filepath.Join(dir, "postgres"))
 	if err != nil {
@@ -99,7 +99,8 @@ func choose(ctx context.Context, dirs []string, clusterMajor int) (binaries, err
 	}
 	if len(found) == 0 {
 		if len(tooOld) > 0 {
-			return binaries{}, fmt.Errorf("%w that is new enough (%s). %s", ErrNoBinaries, strings.Join(tooOld, ", "), remedy)
+			return binaries{}, fmt.Errorf("%w that is new enough (%s). %s",
+				ErrNoBinaries, strings.Join(tooOld, ", "), remedy)
 		}
 		return binaries{}, fmt.Errorf("%w on this machine. %s", ErrNoBinaries, remedy)
 	}

@@ -58,7 +58,8 @@ func TestChoose(t *testing.T) {
 			}
 		}
 	}
-	refuse([]string{wrapper}, 0, "apt-get install postgresql", "dnf install postgresql-server", "brew install postgresql@17", "DATABASE_URL")
+	refuse([]string{wrapper}, 0,
+		"apt-get install postgresql", "dnf install postgresql-server", "brew install postgresql@17", "DATABASE_URL")
 	refuse([]string{old}, 0, "PostgreSQL 13", "new enough", "DATABASE_URL")
 	refuse([]string{v18}, 15, "made by PostgreSQL 15", "18 is installed")
 	if _, err := choose(t.Context(), nil, 0); !errors.Is(err, ErrNoBinaries) {

@@ -34,8 +34,8 @@ func chooseAccount(cluster string) (*account, error) {
 	}
 	if me := os.Geteuid(); me != 0 {
 		if exists && int(owner.Uid) != me {
-			return nil, fmt.Errorf("%s belongs to user id %d and this program runs as %d: run it as that user or as root, or choose another --data-dir",
-				cluster, owner.Uid, me)
+			return nil, fmt.Errorf("%s belongs to user id %d and this program runs as %d: "+
+				"run it as that user or as root, or choose another --data-dir", cluster, owner.Uid, me)
 		}
 		return nil, nil
 	}
@@ -54,11 +54,11 @@ func chooseAccount(cluster string) (*account, error) {
 		}
 		return &account{uint32(uid), uint32(gid), "user " + name}, nil
 	}
-	return nil, errors.New("PostgreSQL refuses to run as root, and there is neither a user postgres nor a user nobody to run it as: " +
-		"make one, run this program as another user, or set DATABASE_URL")
+	return nil, errors.New("PostgreSQL refuses to run as root, and there is neither a user postgres " +
+		"nor a user nobody to run it as: make one, run this program as another user, or set DATABASE_URL")
 }
 
-// own gives a path, and nothing above or below it, to the account.
+// own makes the account the owner of a path, and of nothing above or below it.
 func (a *account) own(path string) error {
 	if a == nil {
 		return nil
@@ -90,7 +90,7 @@ func (a *account) command(ctx context.Context, dir, program string, args ...stri
 	return cmd
 }
 
-// checkReach says which folder on the way to dir the account may not pass, since PostgreSQL itself names only the last.
+// checkReach names the folder on the way to dir that the account may not pass; PostgreSQL itself names only the last.
 func (a *account) checkReach(ctx context.Context, dir string, bin binaries) error {
 	if a == nil {
 		return nil
@@ -107,7 +107,8 @@ func (a *account) checkReach(ctx context.Context, dir string, bin binaries) erro
 		err := enter(dir[:i])
 		if errors.Is(err, fs.ErrPermission) {
 			return fmt.Errorf("PostgreSQL refuses to run as root, so it runs as %s, which may not enter %s: "+
-				"choose a --data-dir that every user can reach (for example /var/lib/sluice), or allow it with chmod o+x %[2]s", a.name, dir[:i])
+				"choose a --data-dir that every user can reach (for example /var/lib/sluice), "+
+				"or allow it with chmod o+x %[2]s", a.name, dir[:i])
 		} else if err != nil {
 			return fmt.Errorf("run %s as %s in %s: %w", server, a.name, dir[:i], err)
 		}
@@ -120,7 +121,8 @@ func clusterMajor(cluster string) (int, error) {
 	text, err := os.ReadFile(filepath.Join(cluster, "PG_VERSION"))
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Stat(cluster); err == nil {
-			return 0, fmt.Errorf("%s exists but holds no PostgreSQL cluster (no PG_VERSION): move it away, or choose another --data-dir", cluster)
+			return 0, fmt.Errorf("%s exists but holds no PostgreSQL cluster (no PG_VERSION): "+
+				"move it away, or choose another --data-dir", cluster)
 		}
 		return 0, nil
 	} else if err != nil {
@@ -145,8 +147,11 @@ func makeCluster(ctx context.Context, cluster string, bin binaries, acc *account
 	if err := acc.own(unfinished); err != nil {
 		return err
 	}
-	// "trust" lets in whoever can reach the socket, and the socket's folder is closed to all but the server's user and root.
-	args := []string{"-D", unfinished, "--username=" + role, "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-instructions"}
+	// "trust" lets in whoever can reach the socket, and the socket's folder is closed to all but the server's user
+	// and root.
+	args := []string{
+		"-D", unfinished, "--username=" + role, "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-instructions",
+	}
 	if !sync {
 		args = append(args, "--no-sync")
 	}

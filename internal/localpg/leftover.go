@@ -17,7 +17,7 @@ import (
 	"sluice.example/sluice/internal/wait"
 )
 
-// lock takes the data directory for this program. The kernel gives it back when the file is closed, so also when the
+// lock takes the data directory for this program. The kernel releases it when the file is closed, so also when the
 // program is killed. The file itself stays: removing it would let two programs lock two files of the same name.
 func lock(dataDir string) (*os.File, error) {
 	path := filepath.Join(dataDir, "lock")
@@ -34,7 +34,8 @@ func lock(dataDir string) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		return nil, fmt.Errorf("%w: %s, by process %s. Stop that one, choose another --data-dir, or let both use one DATABASE_URL",
+		return nil, fmt.Errorf("%w: %s, by process %s. "+
+			"Stop that one, choose another --data-dir, or let both use one DATABASE_URL",
 			ErrInUse, dataDir, strings.TrimSpace(string(holder)))
 	}
 	if err := errors.Join(f.Truncate(0), write(f, strconv.Itoa(os.Getpid())+"\n")); err != nil {
@@ -107,7 +108,9 @@ func clearLeftover(ctx context.Context, cluster string, log *slog.Logger) (bool,
 	case left.pid == 0 || command == "": // dead
 	case !strings.Contains(command, "postgres"):
 		// The number has passed on to some other program, and PostgreSQL would take that for a server.
-		for _, name := range []string{filepath.Join(cluster, "postmaster.pid"), filepath.Join(left.socketDir, ".s.PGSQL."+port+".lock")} {
+		for _, name := range []string{
+			filepath.Join(cluster, "postmaster.pid"), filepath.Join(left.socketDir, ".s.PGSQL."+port+".lock"),
+		} {
 			if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return true, err
 			}
@@ -118,18 +121,19 @@ func clearLeftover(ctx context.Context, cluster string, log *slog.Logger) (bool,
 			return true, err
 		}
 	default:
-		return true, fmt.Errorf("%w: %s, by a PostgreSQL server that this program did not start, process %d (%s). Stop it first, or choose another --data-dir",
-			ErrInUse, cluster, left.pid, strings.TrimSpace(command))
+		return true, fmt.Errorf("%w: %s, by a PostgreSQL server that this program did not start, process %d (%s). "+
+			"Stop it first, or choose another --data-dir", ErrInUse, cluster, left.pid, strings.TrimSpace(command))
 	}
 	if ours := filepath.Base(left.socketDir); strings.HasPrefix(ours, socketDirPrefix) {
 		if err := os.RemoveAll(left.socketDir); err != nil {
-			log.WarnContext(ctx, "cannot remove the socket folder of an earlier run", "folder", left.socketDir, "error", err)
+			log.WarnContext(ctx, "cannot remove the socket folder of an earlier run",
+				"folder", left.socketDir, "error", err)
 		}
 	}
 	return true, nil
 }
 
-// isOurs tells a server that this program started on the cluster by its command line.
+// isOurs recognises a server that this program started on the cluster by its command line.
 func isOurs(command, cluster string) bool {
 	return strings.Contains(command, " -D "+cluster+" ") && strings.Contains(command, marker)
 }

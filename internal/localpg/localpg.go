@@ -2,7 +2,7 @@
 //
 // The cluster lives in Config.DataDir and outlives the program. It listens on a Unix socket in a directory that only
 // its own operating system user (and root) can enter, never on a network. One program at a time may use a data
-// directory; a lock that the kernel gives back, however the program ends, holds the others off.
+// directory; a lock that the kernel releases, however the program ends, holds the others off.
 //
 // After a crash of the program, of PostgreSQL, or of both, the next Start cleans up and PostgreSQL's own recovery
 // keeps everything that was committed. Where PostgreSQL dies under a running program it is started again, and
@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Config says where the cluster lives and how it is set.
+// Config is where the cluster lives and how it is set.
 type Config struct {
 	// DataDir holds everything: the cluster in "postgres", the server's log in "postgres.log", the lock. It is made
 	// where it does not exist. Default: ".pipeline".
@@ -80,7 +80,7 @@ func fixedSettings(socketDir string) map[string]string {
 		"unix_socket_permissions": "0700",
 		"port":                    port,
 		"cluster_name":            "sluice",
-		"logging_collector":       "off", // the program gives the server its log file
+		"logging_collector":       "off", // the program hands the server its log file
 		"log_destination":         "stderr",
 	}
 }
@@ -88,7 +88,8 @@ func fixedSettings(socketDir string) map[string]string {
 func (c Config) validate() error {
 	var faults []error
 	if c.DataDir == "" {
-		faults = append(faults, errors.New("data-dir is empty: name a folder for the private PostgreSQL, or set DATABASE_URL"))
+		faults = append(faults,
+			errors.New("data-dir is empty: name a folder for the private PostgreSQL, or set DATABASE_URL"))
 	}
 	if c.StopTimeout <= 0 {
 		faults = append(faults, fmt.Errorf("localpg: StopTimeout is %s; it has to be positive", c.StopTimeout))

@@ -245,7 +245,9 @@ func TestLeavesSomebodyElsesServerAlone(t *testing.T) {
 	cfg := testConfig(tempDir(t))
 	s := mustStart(t, cfg)
 	mustStop(t, s)
-	other := launchAlone(t, s, []string{"-D", s.cluster, "-c", "listen_addresses=", "-c", "unix_socket_directories=" + s.cluster, "-c", "port=" + port})
+	other := launchAlone(t, s, []string{
+		"-D", s.cluster, "-c", "listen_addresses=", "-c", "unix_socket_directories=" + s.cluster, "-c", "port=" + port,
+	})
 	_, err := Start(t.Context(), cfg)
 	if !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), fmt.Sprint(other.Process.Pid)) {
 		t.Fatalf("Start on the cluster of another server = %v; want ErrInUse with process %d", err, other.Process.Pid)
@@ -311,7 +313,8 @@ func TestClosedParentFolder(t *testing.T) {
 		return
 	}
 	_, err := Start(t.Context(), cfg)
-	if err == nil || !strings.Contains(err.Error(), "may not enter "+closed+":") || !strings.Contains(err.Error(), "--data-dir") {
+	if err == nil ||
+		!strings.Contains(err.Error(), "may not enter "+closed+":") || !strings.Contains(err.Error(), "--data-dir") {
 		t.Fatalf("Start as root below a folder of mode 0700 = %v; want an error that names %s and --data-dir", err, closed)
 	}
 	info, err := os.Stat(closed)
@@ -333,7 +336,9 @@ func TestFailedStartShowsTheLog(t *testing.T) {
 }
 
 func TestConfigNamesEveryFault(t *testing.T) {
-	_, err := Start(t.Context(), Config{Settings: map[string]string{"port": "1", "listen_addresses": "*", "work_mem": "8MB"}})
+	_, err := Start(t.Context(), Config{
+		Settings: map[string]string{"port": "1", "listen_addresses": "*", "work_mem": "8MB"},
+	})
 	if err == nil {
 		t.Fatal("want an error")
 	}

@@ -40,7 +40,8 @@ func (s *Server) start() (*process, error) {
 	}
 	p.logStart = info.Size()
 	// Not a command that dies with a context: SIGKILL is the one signal that a server must not get.
-	p.cmd = s.account.command(context.Background(), s.cluster, filepath.Join(s.bin.dir, "postgres"), s.cfg.serverArgs(s.cluster, s.socketDir)...)
+	args := s.cfg.serverArgs(s.cluster, s.socketDir)
+	p.cmd = s.account.command(context.Background(), s.cluster, filepath.Join(s.bin.dir, "postgres"), args...)
 	p.cmd.Stdout, p.cmd.Stderr = s.log, s.log
 	killWithParent(p.cmd.SysProcAttr, syscall.SIGINT)
 	started := make(chan error, 1)
@@ -178,7 +179,7 @@ func (p *process) logged() string {
 	return string(text)
 }
 
-// tail gives the last n lines.
+// tail returns the last n lines.
 func tail(text string, n int) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	return strings.Join(lines[max(0, len(lines)-n):], "\n")

@@ -109,21 +109,23 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 	if err := s.createDatabase(ctx); err != nil {
 		return nil, errors.Join(err, s.child.shutdown(ctx, cfg.StopTimeout))
 	}
-	cfg.Logger.InfoContext(ctx, "private PostgreSQL runs", "version", s.bin.major, "url", s.URL(), "pid", s.child.cmd.Process.Pid)
+	cfg.Logger.InfoContext(ctx, "private PostgreSQL runs",
+		"version", s.bin.major, "url", s.URL(), "pid", s.child.cmd.Process.Pid)
 	var running context.Context
 	running, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	s.supervisor.Go(func() { s.supervise(running) })
 	return s, nil
 }
 
-// URL is what to connect to; it stays the same until Stop, over restarts too.
+// URL is what to connect to; it stays the same until Stop, also over restarts.
 func (s *Server) URL() string { return s.url(database) }
 
 func (s *Server) url(name string) string {
-	return "postgres:///" + name + "?host=" + url.QueryEscape(s.socketDir) + "&port=" + port + "&user=" + role + "&sslmode=disable"
+	return "postgres:///" + name + "?host=" + url.QueryEscape(s.socketDir) +
+		"&port=" + port + "&user=" + role + "&sslmode=disable"
 }
 
-// Restarts says how often PostgreSQL died under the running program and was started again.
+// Restarts returns how often PostgreSQL died under the running program and was started again.
 func (s *Server) Restarts() int64 { return s.restarts.Load() }
 
 // Stop shuts the server down: fast, and where that has not ended with ctx or after Config.StopTimeout, immediately.
@@ -142,7 +144,7 @@ func (s *Server) Stop(ctx context.Context) error {
 	return s.stopErr
 }
 
-// release gives back what Start took, the lock last.
+// release lets go of what Start took, the lock last.
 func (s *Server) release() error {
 	var err error
 	if s.socketDir != "" && s.socketDir != s.cluster {
@@ -156,8 +158,8 @@ func (s *Server) release() error {
 	return err
 }
 
-// supervise starts PostgreSQL again whenever it ends by itself, until ctx ends. It never gives up: the program says by
-// its readiness that it has no database, and an operator may be about to free the full disk.
+// supervise starts PostgreSQL again whenever it ends by itself, until ctx ends. It never gives up: the program's
+// readiness tells that it has no database, and an operator may be about to free the full disk.
 func (s *Server) supervise(ctx context.Context) {
 	for {
 		select {

@@ -1,9 +1,10 @@
-// Package pgcopy writes the binary format of PostgreSQL's COPY: Header, rows, Trailer. A row is the number of its fields
-// (Row), then each field in the order of the statement's columns.
+// Package pgcopy writes the binary format of PostgreSQL's COPY: Header, rows, Trailer. A row is the number of its
+// fields (Row), then each field in the order of the statement's columns.
 //
-// It is written by hand since pgx's CopyFromSlice goes through an interface value and a type plan for each field: 3.9 us
-// of CPU and 15 allocations an event against 1.6 us and none (BenchmarkEncode in copyin). Every function appends to b and
-// returns it, and none fails: that a text is UTF-8 without NUL, and jsonb valid JSON, is for PostgreSQL to check.
+// It is written by hand since pgx's CopyFromSlice goes through an interface value and a type plan for each field: 3.9
+// us of CPU and 15 allocations an event against 1.6 us and none (BenchmarkEncode in copyin). Every function appends
+// to b and returns it, and none fails: that a text is UTF-8 without NUL, and jsonb valid JSON, is for PostgreSQL to
+// check.
 package pgcopy
 
 import (

@@ -23,7 +23,7 @@ func For(ctx context.Context, d time.Duration) bool {
 }
 
 // Nudge puts a token into a channel that has room for it and drops it otherwise. With a capacity of one for each
-// goroutine that receives, a full channel means that all of them will look anyway. A nudge is a hint: whoever waits for
+// goroutine that receives, a full channel means that all of them will look anyway. A nudge is a hint: who waits for
 // it has to look by itself now and then.
 func Nudge(c chan<- struct{}) {
 	select {

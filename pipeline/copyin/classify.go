@@ -105,7 +105,7 @@ func classify(err error) cause {
 	return causePermanent
 }
 
-// copyLine reads which row of a COPY an error is about, from 0. PostgreSQL tells only in the error's context, "COPY
+// copyLine reads which row of a COPY an error is about, from 0. PostgreSQL names it only in the error's context, "COPY
 // events, line 3, column properties", whose words depend on the server's language; the number does not. Where that
 // fails, the row is searched for.
 func copyLine(err error, rows int) (row int, column string, ok bool) {

@@ -36,7 +36,7 @@ func DefaultConfig() Config {
 	return Config{Deadline: 25 * time.Second, DedupeWindow: 48 * time.Hour, RecentBytes: 8 << 20}
 }
 
-// maxRecent bounds the places of recent to the half of the hash that tells them.
+// maxRecent bounds the places of recent to the half of the hash that chooses them.
 const maxRecent = bucketBytes << 32
 
 func (c Config) validate() error {

@@ -44,21 +44,21 @@ func query(sql string) []byte {
 	return message
 }
 
-// goStraight is the transaction of a batch that goes straight. PostgreSQL never waits for this process: everything up to
-// the last row is sent at once, and COMMIT as soon as the transaction's id is known. PostgreSQL tells that before it
-// reads rows; where COPY then fails, the COMMIT rolls back. In a busy process each of three round trips would wait for a
-// goroutine's turn among hundreds, several times as long as PostgreSQL works on the batch.
+// goStraight is the transaction of a batch that goes straight. PostgreSQL never waits for this process: everything up
+// to the last row is sent at once, and COMMIT as soon as the transaction's id is known. PostgreSQL sends that before it
+// reads rows; where COPY then fails, the COMMIT rolls back. In a busy process each of three round trips would wait for
+// a goroutine's turn among hundreds, several times as long as PostgreSQL works on the batch.
 //
 // pgconn has no way to send a statement and the rows that it will ask for together, so goStraight writes to the
-// connection under it. That is safe for these reasons, which TestStraightIsReviewedForThisPgx asks to be read again with
-// a new version:
-//   - The pool has handed the connection out, so nobody else uses it, and every call of pgconn before has flushed what
-//     it wrote.
+// connection under it. That is safe for these reasons; TestStraightIsReviewedForThisPgx fails until they are read again
+// with a new version:
+//   - The pool has handed the connection out, so nobody else uses it, and every call of pgconn before has flushed
+//     what it wrote.
 //   - SyncConn, which pgconn wants before any direct use, has ended its background reader and left nothing unread.
-//   - Only the writes go past pgconn. Every answer is read by ReceiveMessage, so that pgconn keeps its parameters, its
-//     notices and the transaction's state.
-//   - pgconn counts the connection as idle meanwhile. It goes back to the pool only when PostgreSQL has said so with its
-//     last ReadyForQuery; otherwise it is closed.
+//   - Only the writes go past pgconn. Every answer is read by ReceiveMessage, so that pgconn keeps its parameters,
+//     its notices and the transaction's state.
+//   - pgconn counts the connection as idle meanwhile. It goes back to the pool only after PostgreSQL's last
+//     ReadyForQuery; otherwise it is closed.
 func (w *Writer) goStraight(ctx context.Context, conn *pgx.Conn, b *batch) error {
 	if err := conn.PgConn().SyncConn(ctx); err != nil {
 		closeNow(conn)

@@ -78,7 +78,8 @@ end $$`)
 			var now uint32
 			err := conn.QueryRow(t.Context(), `select count(*), pg_backend_pid() from events`).Scan(&rows, &now)
 			if err != nil || rows != want || now != pid {
-				t.Fatalf("round %d, after %d events: %d rows by backend %d, %v; want %d by %d", round, size, rows, now, err, want, pid)
+				t.Fatalf("round %d, after %d events: %d rows by backend %d, %v; want %d by %d",
+					round, size, rows, now, err, want, pid)
 			}
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Config says what is kept and for how long. A period of 0 keeps without end.
+// Config is what is kept and for how long. A period of 0 keeps without end.
 type Config struct {
 	// Events is the age at which a whole day of events goes, by when they happened; retain.events, default 0, without
 	// end: throwing facts away is for an operator to decide. It has to be longer than the age of events that ingest

@@ -75,8 +75,10 @@ with page as materialized (
     delete from outbox where message_id = any (array(
         select o.message_id from outbox o
         where o.message_id in (select message_id from page)
-            and (o.status in ('sent', 'skipped') and $3::float8 > 0 and o.finished_at < now() - make_interval(secs => $3)
-                or o.status = 'dead' and $4::float8 > 0 and o.finished_at < now() - make_interval(secs => $4))
+            and (o.status in ('sent', 'skipped') and $3::float8 > 0
+                    and o.finished_at < now() - make_interval(secs => $3)
+                or o.status = 'dead' and $4::float8 > 0
+                    and o.finished_at < now() - make_interval(secs => $4))
         for update skip locked))
     returning message_id
 )

@@ -102,7 +102,8 @@ func (k *Keeper) try(ctx context.Context, task string, f func(context.Context) e
 	}
 	if ctx.Err() == nil {
 		k.metrics.failures.WithLabelValues(task).Inc()
-		k.log.WarnContext(ctx, "retain: will try again", "task", task, "error", err, "in", min(k.interval, retryInterval))
+		k.log.WarnContext(ctx, "retain: will try again",
+			"task", task, "error", err, "in", min(k.interval, retryInterval))
 	}
 	return false
 }

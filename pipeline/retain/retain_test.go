@@ -110,7 +110,8 @@ select gen_random_uuid(), 1, 'x', now() + i * interval '1 day', now() from gener
 // oldDays makes days of that age, in days, with an event each.
 func oldDays(t *testing.T, db *pgxpool.Pool, ages ...int) {
 	t.Helper()
-	mustExec(t, db, `select create_events_partition((now() at time zone 'UTC')::date - age) from unnest($1::integer[]) as age`, ages)
+	mustExec(t, db, `
+select create_events_partition((now() at time zone 'UTC')::date - age) from unnest($1::integer[]) as age`, ages)
 	mustExec(t, db, `
 insert into events (event_id, tenant_id, event_name, occurred_at, received_at)
 select gen_random_uuid(), 1, age::text, now() - age * interval '1 day', now() from unnest($1::integer[]) as age`, ages)
@@ -120,7 +121,8 @@ const eventsLeftSQL = `select event_name from events order by occurred_at`
 
 const tablesLeftSQL = `
 select ((now() at time zone 'UTC')::date - to_date(substr(relname, 8), 'YYYYMMDD'))::text from pg_class
-where relkind = 'r' and relname ~ '^events_[0-9]{8}$' and relname < 'events_' || to_char((now() at time zone 'UTC')::date - 2, 'YYYYMMDD')
+where relkind = 'r' and relname ~ '^events_[0-9]{8}$'
+	and relname < 'events_' || to_char((now() at time zone 'UTC')::date - 2, 'YYYYMMDD')
 order by relname`
 
 func TestDropsOldDaysOnly(t *testing.T) {
@@ -171,7 +173,9 @@ func TestDropHoldsUpNobodyAndIsFinishedAfterACut(t *testing.T) {
 	pgtest.Eventually(t, "the oldest day waits for the report", func() bool {
 		return column(t, db, `select inhrelid::regclass::text from pg_inherits where inhdetachpending`) != ""
 	})
-	mustExec(t, db, `insert into events (event_id, tenant_id, event_name, occurred_at, received_at) values (gen_random_uuid(), 1, 'now', now(), now())`)
+	mustExec(t, db, `
+insert into events (event_id, tenant_id, event_name, occurred_at, received_at)
+values (gen_random_uuid(), 1, 'now', now(), now())`)
 	mustExec(t, db, `select create_events_partition((now() at time zone 'UTC')::date + 30)`)
 	if got := column(t, db, eventsLeftSQL); got != "40 now" {
 		t.Errorf("events seen while a day is being dropped = %s; want 40 now", got)
@@ -207,7 +211,8 @@ func fillOutbox(t *testing.T, db *pgxpool.Pool) {
 insert into outbox (tenant_id, type, dedupe_key, destination, payload, status, created_at, finished_at)
 select 1, status || age, status || age, 'd', '{}', status, now() - age * interval '1 day',
     case when status in ('sent', 'skipped', 'dead') then now() - age * interval '1 day' end
-from unnest(array[40, 35, 20, 10, 8, 6, 0]) as age, unnest(array['pending', 'failed', 'sent', 'skipped', 'dead']) as status
+from unnest(array[40, 35, 20, 10, 8, 6, 0]) as age,
+    unnest(array['pending', 'failed', 'sent', 'skipped', 'dead']) as status
 order by age desc, status`)
 }
 
@@ -228,8 +233,8 @@ func TestPrunesTheOutbox(t *testing.T) {
 	k := newKeeper(t, db, nil)
 	k.batchRows = 3
 	mustPass(t, k)
-	const want = "failed40 pending40 failed35 pending35 dead20 failed20 pending20 dead10 failed10 pending10 dead8 failed8 pending8 " +
-		"dead6 failed6 pending6 sent6 skipped6 dead0 failed0 pending0 sent0 skipped0"
+	const want = "failed40 pending40 failed35 pending35 dead20 failed20 pending20 dead10 failed10 pending10 " +
+		"dead8 failed8 pending8 dead6 failed6 pending6 sent6 skipped6 dead0 failed0 pending0 sent0 skipped0"
 	if got := column(t, db, `select type from outbox where type <> 'sent40' order by message_id`); got != want {
 		t.Errorf("outbox = %s\nwant %s", got, want)
 	}
@@ -281,13 +286,15 @@ func TestPrunesByAge(t *testing.T) {
 	db := pgtest.New(t)
 	mustExec(t, db, `
 insert into quarantine (tenant_id, event_id, occurred_at, quarantined_at, event, sqlstate, reason)
-select 1, gen_random_uuid(), now(), now() - age * interval '1 day', '', '22P05', age::text from unnest(array[0, 89, 91, 92, 93]) as age`)
+select 1, gen_random_uuid(), now(), now() - age * interval '1 day', '', '22P05', age::text
+from unnest(array[0, 89, 91, 92, 93]) as age`)
 	mustExec(t, db, `
 insert into processed_messages (consumer, message_id, processed_at)
 select 'c', age, now() - age * interval '1 day' from unnest(array[0, 89, 91, 92, 93]) as age`)
 	mustExec(t, db, `
 insert into dedupe_keys (tenant_id, key_hash, expires_at)
-select n, gen_random_uuid(), case when n > 0 then now() + (3 - n) * interval '1 hour' end from generate_series(0, 6) as n`)
+select n, gen_random_uuid(), case when n > 0 then now() + (3 - n) * interval '1 hour' end
+from generate_series(0, 6) as n`)
 	mustExec(t, db, `
 insert into outbox_attempts (message_id, attempt, started_at, latency_seconds, status)
 select age, 1, now() - age * interval '1 day', 0.1, 'failed' from unnest(array[0, 6, 8, 9, 10]) as age`)
@@ -305,7 +312,9 @@ select age, 1, now() - age * interval '1 day', 0.1, 'failed' from unnest(array[0
 	check("outbox_attempts", `select message_id::text from outbox_attempts order by 1`, "0 6")
 	// Number 3 expired at the very moment before.
 	check("dedupe_keys", `select tenant_id::text from dedupe_keys order by 1`, "0 1 2")
-	for table, want := range map[string]float64{"quarantine": 3, "processed_messages": 3, "outbox_attempts": 3, "dedupe_keys": 4} {
+	for table, want := range map[string]float64{
+		"quarantine": 3, "processed_messages": 3, "outbox_attempts": 3, "dedupe_keys": 4,
+	} {
 		if n := testutil.ToFloat64(k.metrics.pruned.WithLabelValues(table)); n != want {
 			t.Errorf("rows of %s counted = %v, want %v", table, n, want)
 		}
