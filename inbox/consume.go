@@ -45,7 +45,9 @@ const takeSQL = `insert into processed_messages (consumer, message_id) values ($
 // What work does through tx is done once. It must not end tx, and what it does by other ways (another connection, an
 // HTTP call) may happen again when the transaction fails afterwards. The consumer's name tells apart those who work
 // on the same messages in one database.
-func ConsumeOnce(ctx context.Context, pool *pgxpool.Pool, consumer, messageID string, work func(tx pgx.Tx) error) (duplicate bool, err error) {
+func ConsumeOnce(
+	ctx context.Context, pool *pgxpool.Pool, consumer, messageID string, work func(tx pgx.Tx) error,
+) (duplicate bool, err error) {
 	if err := errors.Join(checkKey("consumer", consumer), checkKey("message id", messageID)); err != nil {
 		return false, err
 	}
@@ -72,7 +74,9 @@ func checkKey(what, key string) error {
 }
 
 // consume sets inDoubt while the outcome of COMMIT is unknown.
-func consume(ctx context.Context, pool *pgxpool.Pool, consumer, messageID string, work func(tx pgx.Tx) error, inDoubt *bool) (duplicate bool, err error) {
+func consume(
+	ctx context.Context, pool *pgxpool.Pool, consumer, messageID string, work func(tx pgx.Tx) error, inDoubt *bool,
+) (duplicate bool, err error) {
 	// Read committed, whatever the database's default: a stricter level turns the wait for another into an error.
 	tx, err := pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
@@ -103,7 +107,7 @@ func rollback(ctx context.Context, tx pgx.Tx) {
 	tx.Rollback(ctx)
 }
 
-// processed says whether the message is recorded. It takes the key like everybody else and gives it back, so that it
+// processed reports whether the message is recorded. It takes the key like everybody else and gives it back, so that it
 // waits for a commit that is still under way on the server.
 func processed(ctx context.Context, pool *pgxpool.Pool, consumer, messageID string) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), doubtTimeout)

@@ -16,7 +16,9 @@ import (
 //
 // Put a Middleware in front of it. The message is MessageID of the request; only Standard Webhooks sign that header.
 // With another signature, call ConsumeOnce with an id that stands in the body.
-func Handler(pool *pgxpool.Pool, consumer string, log *slog.Logger, work func(r *http.Request, tx pgx.Tx) error) http.Handler {
+func Handler(
+	pool *pgxpool.Pool, consumer string, log *slog.Logger, work func(r *http.Request, tx pgx.Tx) error,
+) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := MessageID(r.Header)
 		if err := checkKey("message id", id); err != nil {

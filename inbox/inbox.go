@@ -1,7 +1,7 @@
 // Package inbox is for receivers: is this message genuine, and was it worked on before?
 //
 // A Verifier checks the signature over the raw body; Middleware puts one in front of an http.Handler. Nothing is
-// handed on before the signature holds, comparisons take constant time, and errors say what is wrong without a secret.
+// handed on before the signature holds, comparisons take constant time, and errors name what is wrong without a secret.
 //
 // ConsumeOnce commits the work on a message together with the message's id, in the receiver's own PostgreSQL, so that
 // a repeat (and every sender that delivers at least once repeats) changes nothing. Handler is both as net/http has it.
@@ -15,21 +15,21 @@ import (
 	"net/http"
 )
 
-// A Verifier says whether a request comes from whom it claims to. body is the raw body, exactly as it came over the
-// wire; it is borrowed until return. Every refusal is an ErrUnverified whose text names what is wrong. The Verifiers
+// A Verifier decides whether a request comes from whom it claims to. body is the raw body, exactly as it came over the
+// wire; it is borrowed until return. Every error is an ErrUnverified whose text names what is wrong. The Verifiers
 // of this package are safe for concurrent use as long as nobody changes their fields.
 type Verifier interface {
 	Verify(header http.Header, body []byte) error
 }
 
-// ErrUnverified is what every refusal by a Verifier wraps. Compare with errors.Is.
+// ErrUnverified is what every error of a Verifier wraps. Compare with errors.Is.
 var ErrUnverified = errors.New("not verified")
 
 func unverified(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrUnverified, fmt.Sprintf(format, args...))
 }
 
-// Middleware reads the body, up to maxBody bytes, has v check it, and gives next a request whose body can be read
+// Middleware reads the body, up to maxBody bytes, has v check it, and hands next a request whose body can be read
 // again from the start. Otherwise it answers by itself: 413 for a longer body, 400 for one that broke off, 401 with
 // the reason for one that is not verified.
 func Middleware(v Verifier, maxBody int64, next http.Handler) http.Handler {
@@ -54,7 +54,7 @@ func Middleware(v Verifier, maxBody int64, next http.Handler) http.Handler {
 	})
 }
 
-// one gives the only value of a header. A header sent twice is refused, since whoever reads it next may take the
+// one returns the only value of a header. A header sent twice is an error, since whoever reads it next may take the
 // other value.
 func one(header http.Header, name string) (string, error) {
 	switch values := header.Values(name); {

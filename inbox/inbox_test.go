@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// refused checks that err is an ErrUnverified (or any error, for constructors) whose text says why, and no secret.
-func refused(t *testing.T, err error, why string, secrets ...string) {
+// failed checks that err is an ErrUnverified (or any error, for constructors) whose text names why, and no secret.
+func failed(t *testing.T, err error, why string, secrets ...string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), why) {
 		t.Fatalf("error = %v; want one that says %q", err, why)
@@ -27,13 +27,13 @@ func refused(t *testing.T, err error, why string, secrets ...string) {
 
 func unverifiedBecause(t *testing.T, err error, why string, secrets ...string) {
 	t.Helper()
-	refused(t, err, why, secrets...)
+	failed(t, err, why, secrets...)
 	if !errors.Is(err, ErrUnverified) {
-		t.Fatalf("error %q is no ErrUnverified", err)
+		t.Fatalf("error %q is not an ErrUnverified", err)
 	}
 }
 
-func at(seconds int64) func() time.Time {
+func clock(seconds int64) func() time.Time {
 	return func() time.Time { return time.Unix(seconds, 0) }
 }
 
@@ -61,7 +61,7 @@ func TestMiddleware(t *testing.T) {
 	}))
 	srv := httptest.NewServer(h)
 	defer srv.Close()
-	post := func(body io.Reader, signature string, status int, says string) {
+	post := func(body io.Reader, signature string, status int, want string) {
 		t.Helper()
 		req, err := http.NewRequest("POST", srv.URL, body)
 		if err != nil {
@@ -74,14 +74,15 @@ func TestMiddleware(t *testing.T) {
 		}
 		defer resp.Body.Close()
 		text, _ := io.ReadAll(resp.Body)
-		if resp.StatusCode != status || !strings.Contains(string(text), says) {
-			t.Fatalf("answer %d %q; want %d and %q", resp.StatusCode, text, status, says)
+		if resp.StatusCode != status || !strings.Contains(string(text), want) {
+			t.Fatalf("answer %d %q; want %d and %q", resp.StatusCode, text, status, want)
 		}
 	}
 	post(strings.NewReader("Hello, World!"), good, 200, "")
 	post(strings.NewReader("Hello, World?"), good, 401, "X-Signature does not fit")
 	post(strings.NewReader("Hello, World!!"), good, 413, "13 bytes")
-	post(io.MultiReader(strings.NewReader("Hello, World!"), bytes.NewReader(make([]byte, 1<<20))), good, 413, "13 bytes") // chunked
+	chunked := io.MultiReader(strings.NewReader("Hello, World!"), bytes.NewReader(make([]byte, 1<<20)))
+	post(chunked, good, 413, "13 bytes")
 	if len(got) != 1 || got[0] != "Hello, World!" {
 		t.Fatalf("the handler was called with %q; want the one genuine body", got)
 	}

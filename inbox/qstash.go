@@ -33,7 +33,8 @@ func NewQStash(currentKey, nextKey, address string) (*QStash, error) {
 	for i, key := range []string{currentKey, nextKey} {
 		key = strings.TrimSpace(key)
 		if key == "" || strings.ContainsAny(key, "\r\n") {
-			faults = append(faults, fmt.Errorf("inbox: the %s signing key is empty or has a line break inside", [2]string{"current", "next"}[i]))
+			faults = append(faults, fmt.Errorf("inbox: the %s signing key is empty or has a line break inside",
+				[2]string{"current", "next"}[i]))
 		}
 		v.keys[i] = []byte(key)
 	}

@@ -72,7 +72,7 @@ func (v *StandardWebhooks) add(s string) error {
 	key, err := decode(base64.RawStdEncoding, encoded)
 	switch {
 	case err != nil:
-		return errors.New("is not base64 after its prefix") // the decoder's own error quotes nothing, but says no more
+		return errors.New("is not base64 after its prefix") // the decoder's own error quotes nothing and adds nothing
 	case public && len(key) != ed25519.PublicKeySize:
 		return fmt.Errorf("is a public key of %d bytes: ed25519 has %d", len(key), ed25519.PublicKeySize)
 	case public:
@@ -160,7 +160,8 @@ func (v *StandardWebhooks) match(signatures []string, head, body []byte) error {
 	}
 	switch {
 	case usable == 0:
-		return unverified("webhook-signature holds no signature of a version that a secret is configured for (v1: %d secrets, v1a: %d keys)",
+		return unverified("webhook-signature holds no signature of a version that a secret is configured for "+
+			"(v1: %d secrets, v1a: %d keys)",
 			len(v.secrets), len(v.publics))
 	case garbled == usable:
 		return unverified("webhook-signature holds no signature in base64")

@@ -27,6 +27,8 @@ func swHeaders(signature string) []string {
 }
 
 func TestStandardWebhooks(t *testing.T) {
+	timeless := append(swHeaders(swV1)[:2:2], swHeaders(swV1)[4:]...)
+	at := func(timestamp string) []string { return append([]string{"webhook-timestamp", timestamp}, timeless...) }
 	for _, c := range []struct {
 		name    string
 		secrets []string
@@ -45,35 +47,42 @@ func TestStandardWebhooks(t *testing.T) {
 		{"oldest allowed", []string{swSecret}, swHeaders(swV1), swBody, swTime + 300, ""},
 		{"newest allowed", []string{swSecret}, swHeaders(swV1), swBody, swTime - 300, ""},
 
-		{"too old", []string{swSecret}, swHeaders(swV1), swBody, swTime + 301, "301 s from this machine's clock, the tolerance is 300 s"},
+		{"too old", []string{swSecret}, swHeaders(swV1), swBody, swTime + 301,
+			"301 s from this machine's clock, the tolerance is 300 s"},
 		{"too new", []string{swSecret}, swHeaders(swV1), swBody, swTime - 301, "-301 s from"},
 		{"body changed", []string{swSecret}, swHeaders(swV1), swBody + " ", swTime, "no signature in webhook-signature fits"},
-		{"body changed, v1a", []string{swPublic}, swHeaders(swV1a), swBody + " ", swTime, "no signature in webhook-signature fits"},
+		{"body changed, v1a", []string{swPublic}, swHeaders(swV1a), swBody + " ", swTime,
+			"no signature in webhook-signature fits"},
 		{"other secret", []string{other}, swHeaders(swV1), swBody, swTime, "no signature in webhook-signature fits"},
-		{"v1a under the name v1", []string{swSecret, swPublic}, swHeaders("v1" + swV1a[3:]), swBody, swTime, "no signature in webhook-signature fits"},
-		{"only a key for the other version", []string{swPublic}, swHeaders(swV1), swBody, swTime, "v1: 0 secrets, v1a: 1 keys"},
+		{"v1a under the name v1", []string{swSecret, swPublic}, swHeaders("v1" + swV1a[3:]), swBody, swTime,
+			"no signature in webhook-signature fits"},
+		{"only a key for the other version", []string{swPublic}, swHeaders(swV1), swBody, swTime,
+			"v1: 0 secrets, v1a: 1 keys"},
 		{"no version", []string{swSecret}, swHeaders(swV1[3:]), swBody, swTime, "no signature of a version"},
 		{"not base64", []string{swSecret}, swHeaders("v1,!!"), swBody, swTime, "no signature in base64"},
-		{"too many", []string{swSecret}, swHeaders(strings.Repeat("v1,AAAA ", 16) + swV1), swBody, swTime, "holds 17 signatures"},
+		{"too many", []string{swSecret}, swHeaders(strings.Repeat("v1,AAAA ", 16) + swV1), swBody, swTime,
+			"holds 17 signatures"},
 		{"no id", []string{swSecret}, swHeaders(swV1)[2:], swBody, swTime, "webhook-id is missing"},
-		{"id twice", []string{swSecret}, append(swHeaders(swV1), "webhook-id", "x"), swBody, swTime, "webhook-id came 2 times"},
-		{"no timestamp", []string{swSecret}, append(swHeaders(swV1)[:2:2], swHeaders(swV1)[4:]...), swBody, swTime, "webhook-timestamp is missing"},
+		{"id twice", []string{swSecret}, append(swHeaders(swV1), "webhook-id", "x"), swBody, swTime,
+			"webhook-id came 2 times"},
+		{"no timestamp", []string{swSecret}, timeless, swBody, swTime, "webhook-timestamp is missing"},
 		{"no signature", []string{swSecret}, swHeaders(swV1)[:4], swBody, swTime, "webhook-signature is missing"},
-		{"timestamp NaN", []string{swSecret}, append([]string{"webhook-timestamp", "NaN"}, append(swHeaders(swV1)[:2:2], swHeaders(swV1)[4:]...)...), swBody, swTime, "not a whole number"},
-		{"timestamp huge", []string{swSecret}, append([]string{"webhook-timestamp", "9223372036854775808"}, append(swHeaders(swV1)[:2:2], swHeaders(swV1)[4:]...)...), swBody, swTime, "not a whole number"},
-		{"timestamp negative", []string{swSecret}, append([]string{"webhook-timestamp", "-1614265330"}, append(swHeaders(swV1)[:2:2], swHeaders(swV1)[4:]...)...), swBody, swTime, "not a whole number"},
-		{"dot in id", []string{swSecret}, append([]string{"webhook-id", swID + ".1"}, swHeaders(swV1)[2:]...), swBody, swTime, "holds a dot"},
+		{"timestamp NaN", []string{swSecret}, at("NaN"), swBody, swTime, "not a whole number"},
+		{"timestamp huge", []string{swSecret}, at("9223372036854775808"), swBody, swTime, "not a whole number"},
+		{"timestamp negative", []string{swSecret}, at("-1614265330"), swBody, swTime, "not a whole number"},
+		{"dot in id", []string{swSecret}, append([]string{"webhook-id", swID + ".1"}, swHeaders(swV1)[2:]...), swBody,
+			swTime, "holds a dot"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			v, err := NewStandardWebhooks(c.secrets...)
 			if err != nil {
 				t.Fatal(err)
 			}
-			v.Now = at(c.now)
+			v.Now = clock(c.now)
 			err = v.Verify(headers(c.headers...), []byte(c.body))
 			if c.why == "" {
 				if err != nil {
-					t.Fatalf("refused: %v", err)
+					t.Fatalf("not verified: %v", err)
 				}
 				return
 			}
@@ -103,23 +112,23 @@ func TestStandardWebhooksSecretForms(t *testing.T) {
 	} {
 		v, err := NewStandardWebhooks(c.secret)
 		if c.why != "" {
-			refused(t, err, c.why, c.secret, strings.TrimPrefix(strings.TrimSpace(c.secret), "whsec_"))
+			failed(t, err, c.why, c.secret, strings.TrimPrefix(strings.TrimSpace(c.secret), "whsec_"))
 			continue
 		}
 		if err != nil {
 			t.Errorf("secret form %q: %v", c.secret, err)
 			continue
 		}
-		v.Now = at(swTime)
+		v.Now = clock(swTime)
 		if err := v.Verify(headers(swHeaders(swV1)...), []byte(swBody)); err != nil {
 			t.Errorf("secret form %q: %v", c.secret, err)
 		}
 	}
 	_, err := NewStandardWebhooks("", swSecret, "whsec_"+short)
-	refused(t, err, "secret 1 of 3: is empty")
-	refused(t, err, "secret 3 of 3: is too short")
+	failed(t, err, "secret 1 of 3: is empty")
+	failed(t, err, "secret 3 of 3: is too short")
 	_, err = NewStandardWebhooks()
-	refused(t, err, "no secret given")
+	failed(t, err, "no secret given")
 }
 
 func TestXSignature(t *testing.T) {
@@ -147,10 +156,10 @@ func TestXSignature(t *testing.T) {
 	check("does not fit", "", "X-Signature", signature)
 
 	_, err = NewXSignature()
-	refused(t, err, "no secret given")
+	failed(t, err, "no secret given")
 	_, err = NewXSignature(" \n", "ab\ncd", secret)
-	refused(t, err, "secret 1 of 3: is empty")
-	refused(t, err, "secret 2 of 3: has a line break", "ab\ncd")
+	failed(t, err, "secret 1 of 3: is empty")
+	failed(t, err, "secret 2 of 3: has a line break", "ab\ncd")
 }
 
 // The public keys of QStash's development server, and a token made with the first of them.
@@ -159,11 +168,16 @@ const (
 	qsNext    = "sig_5ZB6DVzB1wjE8S6rZ7eenA8Pdnhs"
 	qsURL     = "https://example.com/hook"
 	qsTime    = 1700000000
-	qsToken   = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJpc3MiOiJVcHN0YXNoIiwic3ViIjoiaHR0cHM6Ly9leGFtcGxlLmNvbS9ob29rIiwiZXhwIjoxNzAwMDAwMzAwLCJuYmYiOjAsImlhdCI6MTcwMDAwMDAwMCwianRpIjoiand0X3Rlc3QiLCJib2R5Ijoicm9XSk1mWjRoLWdWRFctV3lmNERCaXdkODJ0RVpNVGR5T0FDd0lUVjBaZz0ifQ.v2LpWEtxfF7K89Psk0sFtS6I5_pVPdyOu5VfnPGo3nw"
+	qsToken   = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9." +
+		"eyJpc3MiOiJVcHN0YXNoIiwic3ViIjoiaHR0cHM6Ly9leGFtcGxlLmNvbS9ob29rIiwiZXhwIjoxNzAwMDAwMzAwLCJuYmYiOjAs" +
+		"ImlhdCI6MTcwMDAwMDAwMCwianRpIjoiand0X3Rlc3QiLCJib2R5Ijoicm9X" +
+		"Sk1mWjRoLWdWRFctV3lmNERCaXdkODJ0RVpNVGR5T0FDd0lUVjBaZz0ifQ." +
+		"v2LpWEtxfF7K89Psk0sFtS6I5_pVPdyOu5VfnPGo3nw"
 )
 
 func jwt(key, head, claims string) string {
-	content := base64.RawURLEncoding.EncodeToString([]byte(head)) + "." + base64.RawURLEncoding.EncodeToString([]byte(claims))
+	content := base64.RawURLEncoding.EncodeToString([]byte(head)) + "." +
+		base64.RawURLEncoding.EncodeToString([]byte(claims))
 	mac := hmac.New(sha256.New, []byte(key))
 	mac.Write([]byte(content))
 	return content + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
@@ -172,9 +186,11 @@ func jwt(key, head, claims string) string {
 func TestQStash(t *testing.T) {
 	const hs256 = `{"alg":"HS256","typ":"JWT"}`
 	sum := sha256.Sum256([]byte(swBody))
+	algNone := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`))
 	unpadded, padded := base64.RawURLEncoding.EncodeToString(sum[:]), base64.URLEncoding.EncodeToString(sum[:])
 	claims := func(replace ...string) string {
-		c := `{"iss":"Upstash","sub":"` + qsURL + `","exp":1700000300,"nbf":1700000000,"iat":1700000000,"jti":"jwt_1","body":"` + unpadded + `"}`
+		c := `{"iss":"Upstash","sub":"` + qsURL +
+			`","exp":1700000300,"nbf":1700000000,"iat":1700000000,"jti":"jwt_1","body":"` + unpadded + `"}`
 		r := strings.NewReplacer(replace...).Replace(c)
 		if len(replace) > 0 && r == c {
 			t.Fatalf("nothing to replace by %q", replace)
@@ -198,13 +214,14 @@ func TestQStash(t *testing.T) {
 		{"nbf ahead", jwt(qsNext, hs256, claims()), swBody, qsTime - 6, "begins in 6 s, the tolerance is 5 s"},
 		{"ended", qsToken, swBody, qsTime + 305, "ended 5 s ago, the tolerance is 5 s"},
 		{"third key", jwt("sig_other", hs256, claims()), swBody, qsTime, "neither the current nor the next"},
-		{"alg none", base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none"}`)) + "." + strings.Split(qsToken, ".")[1] + ".", swBody, qsTime, "has to be HS256"},
+		{"alg none", algNone + "." + strings.Split(qsToken, ".")[1] + ".", swBody, qsTime, "has to be HS256"},
 		{"alg HS512", jwt(qsCurrent, `{"alg":"HS512"}`, claims()), swBody, qsTime, "has to be HS256"},
 		{"no signature", qsToken[:strings.LastIndex(qsToken, ".")+1], swBody, qsTime, "neither the current nor the next"},
 		{"claims changed", strings.Replace(qsToken, ".eyJ", ".eyK", 1), swBody, qsTime, "neither the current nor the next"},
 		{"body changed", qsToken, swBody + "\n", qsTime, "hash of the body"},
 		{"no body hash", jwt(qsNext, hs256, claims(unpadded, "")), "", qsTime, "hash of the body"},
-		{"other address", jwt(qsNext, hs256, claims(qsURL, qsURL+"/")), swBody, qsTime, `sub is "https://example.com/hook/", this receiver is configured as "https://example.com/hook"`},
+		{"other address", jwt(qsNext, hs256, claims(qsURL, qsURL+"/")), swBody, qsTime,
+			`sub is "https://example.com/hook/", this receiver is configured as "https://example.com/hook"`},
 		{"other issuer", jwt(qsNext, hs256, claims("Upstash", "upstash")), swBody, qsTime, "iss is"},
 		{"no exp", jwt(qsNext, hs256, claims(`"exp":1700000300,`, "")), swBody, qsTime, "exp is missing"},
 		{"claims no JSON", jwt(qsNext, hs256, "x"), swBody, qsTime, "claims of the JWT are not readable"},
@@ -218,11 +235,11 @@ func TestQStash(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			v.Now = at(c.now)
+			v.Now = clock(c.now)
 			err = v.Verify(headers("Upstash-Signature", c.token), []byte(c.body))
 			if c.why == "" {
 				if err != nil {
-					t.Fatalf("refused: %v", err)
+					t.Fatalf("not verified: %v", err)
 				}
 				return
 			}
@@ -232,7 +249,7 @@ func TestQStash(t *testing.T) {
 
 	_, err := NewQStash(" ", "", "example.com/hook")
 	for _, why := range []string{"current signing key is empty", "next signing key is empty", "full http or https URL"} {
-		refused(t, err, why)
+		failed(t, err, why)
 	}
 }
 
@@ -247,9 +264,10 @@ func FuzzVerify(f *testing.F) {
 	if err1 != nil || err2 != nil || err3 != nil {
 		f.Fatal(err1, err2, err3)
 	}
-	sw.Now = at(swTime)
+	sw.Now = clock(swTime)
 	f.Fuzz(func(t *testing.T, id, timestamp, signature string, body []byte) {
-		h := headers("webhook-id", id, "webhook-timestamp", timestamp, "webhook-signature", signature, "X-Signature", signature, "Upstash-Signature", signature)
+		h := headers("webhook-id", id, "webhook-timestamp", timestamp, "webhook-signature", signature, "X-Signature",
+			signature, "Upstash-Signature", signature)
 		if sw.Verify(h, body) == nil && (id != swID || timestamp != fmt.Sprint(swTime) || string(body) != swBody) {
 			t.Errorf("verified: id %q, timestamp %q, signature %q, body %q", id, timestamp, signature, body)
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 // XSignature verifies X-Signature: the HMAC-SHA256 of the raw body in hexadecimal, either case. No time is signed, so
-// a message that someone recorded verifies for ever; ConsumeOnce makes the repeat harmless.
+// a message that someone recorded always verifies; ConsumeOnce makes the repeat harmless.
 type XSignature struct{ secrets [][]byte }
 
 // NewXSignature takes the secrets, of which any may fit. The key is the secret's own bytes, without white space around
@@ -27,7 +27,8 @@ func NewXSignature(secrets ...string) (*XSignature, error) {
 		case s == "":
 			faults = append(faults, fmt.Errorf("inbox: secret %d of %d: is empty", i+1, len(secrets)))
 		case strings.ContainsAny(s, "\r\n"):
-			faults = append(faults, fmt.Errorf("inbox: secret %d of %d: has a line break inside: give one secret at a time", i+1, len(secrets)))
+			faults = append(faults, fmt.Errorf("inbox: secret %d of %d: has a line break inside: give one secret at a time",
+				i+1, len(secrets)))
 		}
 		v.secrets = append(v.secrets, []byte(s))
 	}

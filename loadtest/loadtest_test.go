@@ -67,7 +67,8 @@ func startLive(t *testing.T, pipelineArgs, receiverArgs []string) live {
 	dir := t.TempDir()
 	logs := []string{filepath.Join(dir, "pipeline.log"), filepath.Join(dir, "receiver.log")}
 	l.Stack, err = stack.Start(t.Context(), stack.Options{
-		Program: path, Folder: ".", PipelineLog: logs[0], ReceiverLog: logs[1], PipelineArgs: pipelineArgs, ReceiverArgs: receiverArgs,
+		Program: path, Folder: ".", PipelineLog: logs[0], ReceiverLog: logs[1],
+		PipelineArgs: pipelineArgs, ReceiverArgs: receiverArgs,
 		Env: []string{"DATABASE_URL=" + l.database},
 	})
 	t.Cleanup(func() {
@@ -108,7 +109,7 @@ func runScript(t *testing.T, o standin.Options) *standin.Outcome {
 	return out
 }
 
-// lockEvents keeps events from being stored until the function that it gives is called.
+// lockEvents keeps events from being stored until the function that it returns is called.
 func lockEvents(t *testing.T, database string) (unlock func()) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), database)
@@ -146,10 +147,12 @@ type scriptCase struct {
 var scriptCases = map[string]scriptCase{
 	"smoke":  {users: 1, iterations: 4},
 	"steady": {users: 3, iterations: 6},
-	"soak":   {users: 2, iterations: 6, env: map[string]string{"WATCH_SECONDS": "0.1", "GROWTH": "10"}, sampled: []string{"pipeline_memory_bytes", "pipeline_growth"}},
-	"spike":  {users: 4, iterations: 5},
+	"soak": {users: 2, iterations: 6, env: map[string]string{"WATCH_SECONDS": "0.1", "GROWTH": "10"},
+		sampled: []string{"pipeline_memory_bytes", "pipeline_growth"}},
+	"spike": {users: 4, iterations: 5},
 	"mixed": {
-		users: 2, iterations: 4, receiverArgs: []string{"--delay", "5ms", "--fail-rate", "0.2", "--lose-answers", "0.1", "--seed", "7"},
+		users: 2, iterations: 4, receiverArgs: []string{"--delay", "5ms", "--fail-rate", "0.2", "--lose-answers", "0.1",
+			"--seed", "7"},
 		sampled: []string{"duplicate_events", "rejected_events"},
 	},
 	"sdk": {users: 2, iterations: 4},
@@ -159,7 +162,8 @@ var scriptCases = map[string]scriptCase{
 		sampled:      []string{"refused_events", "refusal_time"},
 	},
 	// 40 iterations in two steps: each is judged by 15 of its 20, which is the rate of the second step to the event.
-	"ramp": {users: 4, iterations: 10, env: map[string]string{"BATCH": "10", "FROM": "100", "RATE": "200", "STEP_PERCENT": "100", "STEP": "1s"}},
+	"ramp": {users: 4, iterations: 10, env: map[string]string{"BATCH": "10", "FROM": "100", "RATE": "200",
+		"STEP_PERCENT": "100", "STEP": "1s"}},
 }
 
 // Every script passes all its checks and thresholds against a healthy pipeline.
@@ -181,7 +185,7 @@ func TestScripts(t *testing.T) {
 			}
 			l := startLive(t, c.pipelineArgs, c.receiverArgs)
 			o := standin.Options{Script: file, Env: l.env(c.env), Users: c.users, Iterations: c.iterations}
-			// The receiver is looked at until it got something: how soon that is, is up to the machine.
+			// The test watches the receiver until it got something: how soon that is, is up to the machine.
 			patience := time.Now().Add(2 * time.Minute)
 			o.More = func(scenario string, metric func(string) float64) bool {
 				return scenario == "receiver" && metric("end_to_end_time") == 0 && time.Now().Before(patience)
@@ -227,7 +231,9 @@ func checkRamp(t *testing.T, summary string) {
 func TestScriptsStart(t *testing.T) {
 	for name := range scriptCases {
 		for _, env := range []map[string]string{
-			{}, {"RATE": "1", "BATCH": "1"}, {"RATE": "1000000"}, {"RATE": "100", "BATCH": "1000", "DURATION": "1s", "STEP": "1s"}, {"RECEIVER": "http://127.0.0.1:9000/", "DURATION": "1h30m"},
+			{}, {"RATE": "1", "BATCH": "1"}, {"RATE": "1000000"},
+			{"RATE": "100", "BATCH": "1000", "DURATION": "1s", "STEP": "1s"},
+			{"RECEIVER": "http://127.0.0.1:9000/", "DURATION": "1h30m"},
 			{"SPIKE": "0.5", "FROM": "5000", "STEP_PERCENT": "400", "VUS": "1"},
 		} {
 			if err := standin.Check(t.Context(), standin.Options{Script: name + ".js", Env: env}); err != nil {
@@ -237,7 +243,8 @@ func TestScriptsStart(t *testing.T) {
 		if name == "smoke" || name == "overload" {
 			continue // they keep to no rate
 		}
-		for variable, want := range map[string]string{"RATE": "RATE=fast: a number over 0", "BATCH": "BATCH=fast: a number over 0"} {
+		for _, variable := range []string{"RATE", "BATCH"} {
+			want := variable + "=fast: a number over 0"
 			err := standin.Check(t.Context(), standin.Options{Script: name + ".js", Env: map[string]string{variable: "fast"}})
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s with %s=fast: %v; want %q", name, variable, err, want)
@@ -246,8 +253,9 @@ func TestScriptsStart(t *testing.T) {
 	}
 }
 
-// between puts a proxy in front of the pipeline's events. meddle may answer itself, and says so.
-func between(t *testing.T, target string, meddle func(w http.ResponseWriter, r *http.Request, pass http.Handler) bool) string {
+// between puts a proxy in front of the pipeline's events. meddle may answer itself, and reports that.
+func between(t *testing.T, target string,
+	meddle func(w http.ResponseWriter, r *http.Request, pass http.Handler) bool) string {
 	t.Helper()
 	to, err := url.Parse(target)
 	if err != nil {
@@ -290,7 +298,8 @@ func TestLossIsFound(t *testing.T) {
 		fmt.Fprint(w, `{"stored":20,"duplicate":0,"rejected":0,"events":[]}`)
 		return true
 	})
-	out := runScript(t, standin.Options{Script: "steady.js", Env: l.env(map[string]string{"URL": proxy}), Users: 2, Iterations: 4})
+	out := runScript(t, standin.Options{Script: "steady.js", Env: l.env(map[string]string{"URL": proxy}),
+		Users: 2, Iterations: 4})
 	checkFailures(t, out, "threshold acknowledged_minus_stored: count<=0, but it is 20")
 }
 
@@ -312,7 +321,8 @@ func TestRepeatIsHarmless(t *testing.T) {
 		repeated.Add(1)
 		return true
 	})
-	out := runScript(t, standin.Options{Script: "steady.js", Env: l.env(map[string]string{"URL": proxy}), Users: 2, Iterations: 4})
+	out := runScript(t, standin.Options{Script: "steady.js", Env: l.env(map[string]string{"URL": proxy}),
+		Users: 2, Iterations: 4})
 	checkFailures(t, out)
 	if got, want := out.Sum("duplicate_events"), float64(20*repeated.Load()); got != want || want == 0 {
 		t.Errorf("%g events were answered as duplicates; want %g", got, want)
@@ -329,18 +339,19 @@ func TestDoubleRowIsFound(t *testing.T) {
 	}
 	defer conn.Close(t.Context())
 	var once sync.Once
-	out := runScript(t, standin.Options{Script: "steady.js", Env: l.env(nil), Users: 2, Iterations: 4, Progress: func(metric func(string) float64) {
-		if metric("acknowledged_events") == 0 {
-			return
-		}
-		once.Do(func() {
-			tag, err := conn.Exec(t.Context(), `insert into events (tenant_id, event_id, event_name, occurred_at, received_at)
-				select tenant_id, event_id, event_name, occurred_at - interval '1 millisecond', received_at from events limit 1`)
-			if err != nil || tag.RowsAffected() != 1 {
-				t.Errorf("insert the double: %v, %v", tag, err)
+	out := runScript(t, standin.Options{Script: "steady.js", Env: l.env(nil), Users: 2, Iterations: 4,
+		Progress: func(metric func(string) float64) {
+			if metric("acknowledged_events") == 0 {
+				return
 			}
-		})
-	}})
+			once.Do(func() {
+				tag, err := conn.Exec(t.Context(), `insert into events (tenant_id, event_id, event_name, occurred_at, received_at)
+				select tenant_id, event_id, event_name, occurred_at - interval '1 millisecond', received_at from events limit 1`)
+				if err != nil || tag.RowsAffected() != 1 {
+					t.Errorf("insert the double: %v, %v", tag, err)
+				}
+			})
+		}})
 	checkFailures(t, out, `check "no event is stored twice"`, `check "events counted as stored are in the database"`,
 		"threshold stored_minus_sent: count<=0, but it is 1", "threshold checks{books:yes}")
 }
@@ -367,7 +378,8 @@ func TestSlowCommitIsFound(t *testing.T) {
 			for each row execute function slow_commit()`); err != nil {
 		t.Fatal(err)
 	}
-	out := runScript(t, standin.Options{Script: "steady.js", Env: l.env(map[string]string{"LATENCY_MS": "300"}), Users: 2, Iterations: 2})
+	out := runScript(t, standin.Options{Script: "steady.js", Env: l.env(map[string]string{"LATENCY_MS": "300"}),
+		Users: 2, Iterations: 2})
 	checkFailures(t, out, "threshold http_req_duration{load:yes}: p(99)<300")
 }
 

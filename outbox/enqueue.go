@@ -17,7 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrInvalid: a message can never be enqueued as it is; the text says which one (counted from 0) and why: a field, or
+// ErrInvalid: a message can never be enqueued as it is; the text names which one (counted from 0) and why: a field, or
 // a topic or destination that is not configured.
 var ErrInvalid = errors.New("invalid message")
 
@@ -59,7 +59,7 @@ func EnqueueSQL(ctx context.Context, tx *sql.Tx, messages ...Message) ([]Receipt
 	return collect(rows, len(messages))
 }
 
-// encode gives a string, since the simple protocol would send bytes as bytea. It refuses only what the SQL function
+// encode returns a string, since the simple protocol would send bytes as bytea. It rejects only what the SQL function
 // would not get to see.
 func encode(messages []Message) (string, error) {
 	encoded := make([]json.RawMessage, len(messages))
@@ -75,7 +75,8 @@ func encode(messages []Message) (string, error) {
 		if encoded[i], err = json.Marshal(m); err != nil {
 			faults = append(faults, fmt.Errorf("outbox: %w: message %d: %w", ErrInvalid, i, err))
 		} else if !storable(encoded[i]) {
-			faults = append(faults, fmt.Errorf("outbox: %w: message %d: holds a NUL or half a surrogate pair, which PostgreSQL cannot store", ErrInvalid, i))
+			faults = append(faults, fmt.Errorf("outbox: %w: message %d: holds a NUL or half a surrogate pair, "+
+				"which PostgreSQL cannot store", ErrInvalid, i))
 		}
 	}
 	if err := errors.Join(faults...); err != nil {
@@ -85,7 +86,7 @@ func encode(messages []Message) (string, error) {
 	return string(text), err
 }
 
-// storable says whether jsonb takes the escapes in a valid JSON text. PostgreSQL's own refusal would not say which
+// storable reports whether jsonb takes the escapes in a valid JSON text. PostgreSQL's own error would not name which
 // message it was.
 func storable(text []byte) bool {
 	for {

@@ -16,7 +16,7 @@ import (
 type Message struct {
 	// Tenant owns the message; 0 is tenant 1, that of a pipeline without a file of tenants.
 	Tenant int32 `json:"tenant,omitzero"`
-	// AggregateType and AggregateID say what the message is about, for example "order" and "17": its subject is
+	// AggregateType and AggregateID are what the message is about, for example "order" and "17": its subject is
 	// "order:17", by which a destination may keep order. Both or neither; the type holds no colon.
 	AggregateType string `json:"aggregate_type,omitzero"`
 	AggregateID   string `json:"aggregate_id,omitzero"`
@@ -40,7 +40,7 @@ type Message struct {
 	RunAfter time.Time `json:"run_after,omitzero"`
 }
 
-// Receipt says what became of one message, provided that the transaction commits.
+// Receipt is what became of one message, provided that the transaction commits.
 type Receipt struct {
 	// Duplicate: the key was used before, and nothing was stored for this message.
 	Duplicate bool

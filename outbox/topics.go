@@ -28,10 +28,11 @@ with destination as materialized (
 )
 insert into outbox_topics select topic, destination from topic on conflict do nothing`
 
-// SyncTopics tells the database which destinations messages can be enqueued for, and which of them each topic stands
-// for, so that Enqueue and SQL callers can be told of a wrong name. The program calls it at every start and at every
-// change of its configuration; what is no longer in there is forgotten, so where nodes differ the last one counts.
-// Messages that are in the outbox already keep their destination. The error joins every fault of the configuration.
+// SyncTopics stores in the database which destinations messages can be enqueued for, and which of them each topic
+// stands for, so that a wrong name is an error of the transaction that uses it. The pipeline calls it at every start
+// and at every change of its configuration; an application need not. What the configuration no longer holds is
+// forgotten, so where nodes differ the last one counts. Messages that are in the outbox already keep their
+// destination. The error joins every fault of the configuration.
 func SyncTopics(ctx context.Context, pool *pgxpool.Pool, destinations []string, topics map[string][]string) error {
 	var names, targets []string
 	var faults []error
@@ -47,7 +48,8 @@ func SyncTopics(ctx context.Context, pool *pgxpool.Pool, destinations []string, 
 		}
 		for _, d := range topics[name] {
 			if !slices.Contains(destinations, d) {
-				faults = append(faults, fmt.Errorf("outbox: topics.%s: destination %q is not configured: add it to the destinations, or correct the name", name, d))
+				faults = append(faults, fmt.Errorf("outbox: topics.%s: destination %q is not configured: "+
+					"add it to the destinations, or correct the name", name, d))
 			}
 			names, targets = append(names, name), append(targets, d)
 		}
@@ -61,7 +63,8 @@ func SyncTopics(ctx context.Context, pool *pgxpool.Pool, destinations []string, 
 			return err
 		}
 		// Never nil: null would compare as unknown, and delete nothing.
-		_, err := tx.Exec(ctx, syncSQL, append([]string{}, destinations...), append([]string{}, names...), append([]string{}, targets...))
+		_, err := tx.Exec(ctx, syncSQL, append([]string{}, destinations...), append([]string{}, names...),
+			append([]string{}, targets...))
 		return err
 	})
 	if err != nil {

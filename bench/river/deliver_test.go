@@ -1,5 +1,5 @@
-// Package river compares delivery with the River library doing the same work, and with a sender that has no database, in
-// one run on one machine. It is a module of its own, so that River is no dependency of the product.
+// Package river compares delivery with the River library doing the same work, and with a sender without a database, in
+// one run on one machine. It is a module of its own, so that River is not a dependency of the product.
 package river
 
 import (
@@ -104,7 +104,7 @@ func (m *machine) exec(b *testing.B, sql string, args ...any) {
 	}
 }
 
-// run measures work that ends when all messages were received and done says that all are recorded.
+// run measures work that ends when all messages were received and done reports that all are recorded.
 func (m *machine) run(b *testing.B, name string, work func(ctx context.Context), done func() bool) (rate float64) {
 	b.Helper()
 	m.exec(b, `checkpoint`)
@@ -190,7 +190,8 @@ var (
 		if err != nil {
 			panic(err)
 		}
-		c := &call{req: fasthttp.AcquireRequest(), resp: fasthttp.AcquireResponse(), standard: hmac.New(sha256.New, key), plain: hmac.New(sha256.New, []byte(secret))}
+		c := &call{req: fasthttp.AcquireRequest(), resp: fasthttp.AcquireResponse(), standard: hmac.New(sha256.New, key),
+			plain: hmac.New(sha256.New, []byte(secret))}
 		c.req.Header.SetMethod("POST")
 		c.req.Header.SetContentType("application/json")
 		c.req.SetBodyRaw(body)
@@ -231,9 +232,11 @@ func post(client *fasthttp.Client, url string, n int64) error {
 func (m *machine) own(b *testing.B) float64 {
 	m.exec(b, `truncate outbox, outbox_attempts`)
 	m.exec(b, `insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, payload, rule_id)
-		select 1, 'welcome', 'user-' || i, gen_random_uuid()::text, 'crm', $1::jsonb, 'welcome' from generate_series(1, $2::int) i`, payload, messages)
+		select 1, 'welcome', 'user-' || i, gen_random_uuid()::text, 'crm', $1::jsonb, 'welcome'
+		from generate_series(1, $2::int) i`, payload, messages)
 	m.exec(b, `vacuum analyze outbox`)
-	ds, err := deliver.Parse("destinations", fmt.Appendf(nil, "destinations: [{name: crm, url: '%s', secret_env: S, allow_private: true}]", m.receiver.url),
+	ds, err := deliver.Parse("destinations", fmt.Appendf(nil,
+		"destinations: [{name: crm, url: '%s', secret_env: S, allow_private: true}]", m.receiver.url),
 		func(string) (string, bool) { return secret, true })
 	if err != nil {
 		b.Fatal(err)
@@ -243,7 +246,8 @@ func (m *machine) own(b *testing.B) float64 {
 	if err != nil {
 		b.Fatal(err)
 	}
-	d, err := deliver.New(deliver.DefaultConfig(), ds, q, claim.DefaultConfig().Lease, deliver.NewMetrics(prometheus.NewRegistry()), log)
+	d, err := deliver.New(deliver.DefaultConfig(), ds, q, claim.DefaultConfig().Lease,
+		deliver.NewMetrics(prometheus.NewRegistry()), log)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -289,7 +293,8 @@ func (m *machine) river(b *testing.B, workers int) float64 {
 	hooks := river.NewWorkers()
 	river.AddWorker(hooks, &hookWorker{client: &fasthttp.Client{MaxConnsPerHost: workers}, url: m.receiver.url})
 	// The fetch settings of River's own benchmark.
-	client, err := river.NewClient(driver, &river.Config{Workers: hooks, Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: workers}},
+	client, err := river.NewClient(driver, &river.Config{Workers: hooks,
+		Queues:        map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: workers}},
 		FetchCooldown: 2 * time.Millisecond, FetchPollInterval: 20 * time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// TestMain is also the receiver: this test binary, started again, answers 200 to every POST and tells on GET how many
+// TestMain is also the receiver: this test binary, started again, answers 200 to every POST and reports on GET how many
 // there were. As a process of its own, its CPU can be told from the sender's.
 func TestMain(m *testing.M) {
 	if os.Getenv("SLUICE_BENCH_RECEIVER") == "" {
@@ -81,7 +81,8 @@ func (r *receiver) count(b *testing.B) int {
 	return n
 }
 
-// cpuOf is the user and system time of a process, or of this one (0), its threads, and, with children, of those that ended
+// cpuOf is the user and system time of a process, or of this one (0), its threads, and, with children, of those that
+// ended
 // and those that live.
 func cpuOf(b *testing.B, pid int, children bool) time.Duration {
 	if pid == 0 {

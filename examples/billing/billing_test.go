@@ -53,16 +53,16 @@ func TestBillingReceiver(t *testing.T) {
 		text, _ := io.ReadAll(resp.Body)
 		return resp.StatusCode, strings.TrimSpace(string(text))
 	}
-	check := func(id, body, secret string, status int, says string) {
+	check := func(id, body, secret string, status int, begins string) {
 		t.Helper()
-		if got, text := post(id, body, secret); got != status || !strings.HasPrefix(text, says) {
-			t.Fatalf("message %s with %s was answered %d %q; want %d %q", id, body, got, text, status, says)
+		if got, text := post(id, body, secret); got != status || !strings.HasPrefix(text, begins) {
+			t.Fatalf("message %s with %s was answered %d %q; want %d %q", id, body, got, text, status, begins)
 		}
 	}
 	check("m17", `{"order_id":"17","cents":4900}`, secret, 200, "processed")
 	check("m17", `{"order_id":"17","cents":4900}`, secret, 200, "duplicate")
 	check("m18", `{"order_id":"18","cents":1}`, "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=", 401, "not verified")
-	check("m19", `{"order_id":"19","cents":0}`, secret, 500, "not processed") // the table refuses it
+	check("m19", `{"order_id":"19","cents":0}`, secret, 500, "not processed") // the table does not take it
 	check("m19", `{"order_id":"19","cents":5}`, secret, 200, "processed")     // nothing was left of the first try
 
 	// A sender that lost its patience sends the same message from many places at once.

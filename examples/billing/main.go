@@ -1,4 +1,4 @@
-// Command billing is a receiver of webhooks that writes one invoice for every order, however often it is told of it:
+// Command billing is a receiver of webhooks that writes one invoice for every order, however often the message comes:
 // signature, duplicate check and invoice.
 //
 //	DATABASE_URL=... WEBHOOK_SECRET=whsec_... go run ./examples/billing

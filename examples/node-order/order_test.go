@@ -34,7 +34,7 @@ func node(t *testing.T, pool *pgxpool.Pool, id, cents string) *exec.Cmd {
 	return cmd
 }
 
-// row is what sluice_enqueue gives back, as pg reads it.
+// row is what sluice_enqueue returns, as pg reads it.
 type row struct {
 	Index       int     `json:"message_index"`
 	Duplicate   bool    `json:"duplicate"`
@@ -48,7 +48,8 @@ func check(t *testing.T, pool *pgxpool.Pool, want string) {
 	var got string
 	err := pool.QueryRow(t.Context(), `select format('orders: %s; messages: %s',
 		(select string_agg(id || ' ' || cents, ', ' order by id) from orders),
-		(select string_agg(format('%s %s %s', subject_key, destination, payload), ', ' order by message_id) from outbox))`).Scan(&got)
+		(select string_agg(format('%s %s %s', subject_key, destination, payload), ', ' order by message_id)
+		from outbox))`).Scan(&got)
 	if err != nil || got != want {
 		t.Fatalf("database holds %q, %v; want %q", got, err, want)
 	}
@@ -62,12 +63,14 @@ func TestNodePlacesAnOrderAndItsMessageTogether(t *testing.T) {
 	}
 
 	// No topic is known yet: neither the order nor the message is there.
-	if out, err := node(t, pool, "17", "4900").CombinedOutput(); err == nil || !strings.Contains(string(out), `topic "orders" is not configured`) {
+	if out, err := node(t, pool, "17", "4900").CombinedOutput(); err == nil ||
+		!strings.Contains(string(out), `topic "orders" is not configured`) {
 		t.Fatalf("unknown topic: %v\n%s", err, out)
 	}
 	check(t, pool, "orders: ; messages: ")
 
-	if err := outbox.SyncTopics(t.Context(), pool, []string{"billing"}, map[string][]string{"orders": {"billing"}}); err != nil {
+	topics := map[string][]string{"orders": {"billing"}}
+	if err := outbox.SyncTopics(t.Context(), pool, []string{"billing"}, topics); err != nil {
 		t.Fatal(err)
 	}
 	for _, duplicate := range []bool{false, true} {
@@ -76,7 +79,8 @@ func TestNodePlacesAnOrderAndItsMessageTogether(t *testing.T) {
 		if err := errors.Join(err, json.Unmarshal(out, &rows)); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		if len(rows) != 1 || rows[0].Index != 0 || rows[0].Duplicate != duplicate || (rows[0].MessageID == nil) != duplicate ||
+		if len(rows) != 1 || rows[0].Index != 0 || rows[0].Duplicate != duplicate ||
+			(rows[0].MessageID == nil) != duplicate ||
 			(rows[0].Key == nil) != duplicate || (rows[0].Destination == nil) != duplicate {
 			t.Fatalf("node printed %s; want one row, duplicate %v", out, duplicate)
 		}
@@ -92,7 +96,8 @@ func TestNodeKilledInTheMiddle(t *testing.T) {
 	if _, err := pool.Exec(t.Context(), `create table orders (id text primary key, cents bigint not null)`); err != nil {
 		t.Fatal(err)
 	}
-	if err := outbox.SyncTopics(t.Context(), pool, []string{"billing"}, map[string][]string{"orders": {"billing"}}); err != nil {
+	topics := map[string][]string{"orders": {"billing"}}
+	if err := outbox.SyncTopics(t.Context(), pool, []string{"billing"}, topics); err != nil {
 		t.Fatal(err)
 	}
 	tx, err := pool.Begin(t.Context())
@@ -100,7 +105,8 @@ func TestNodeKilledInTheMiddle(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.Background())
-	_, err = outbox.Enqueue(t.Context(), tx, outbox.Message{EventType: "x", Payload: json.RawMessage(`1`), Destination: "billing", IdempotencyKey: "order.placed:18"})
+	_, err = outbox.Enqueue(t.Context(), tx, outbox.Message{EventType: "x", Payload: json.RawMessage(`1`),
+		Destination: "billing", IdempotencyKey: "order.placed:18"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,11 +114,13 @@ func TestNodeKilledInTheMiddle(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	pgtest.Until(t, pool, `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`)
+	pgtest.Until(t, pool, `select exists (select from pg_stat_activity where datname = current_database()
+		and wait_event_type = 'Lock')`)
 	cmd.Process.Kill() // SIGKILL
 	cmd.Wait()
 	tx.Rollback(t.Context())
-	pgtest.Until(t, pool, `select not exists (select from pg_stat_activity where datname = current_database() and backend_xid is not null)`)
+	pgtest.Until(t, pool, `select not exists (select from pg_stat_activity where datname = current_database()
+		and backend_xid is not null)`)
 	check(t, pool, "orders: ; messages: ")
 	if out, err := node(t, pool, "18", "1").CombinedOutput(); err != nil {
 		t.Fatalf("again: %v\n%s", err, out)

@@ -1,8 +1,9 @@
-// Package pgtest gives a test a real PostgreSQL database of its own, migrated, with event partitions for today and two days to either
-// side. It is for _test.go files and bench/ only.
+// Package pgtest makes a real PostgreSQL database for each test, migrated, with event partitions for today and two days
+// to either side. It is for _test.go files and bench/ only.
 //
 // The first call in a test binary starts a private server in a temporary folder; the others share it. Nothing has to
-// be stopped: when the test binary ends, however it does, a waiting child process ends the server and removes the folder.
+// be stopped: when the test binary ends, however it does, a waiting child process ends the server and removes the
+// folder.
 // PIPELINE_TEST_DATABASE_URL names a running server to use instead; its user must be allowed to create databases.
 //
 // The server forgets everything when the machine stops (fsync=off); what PostgreSQL promises otherwise holds.
@@ -35,8 +36,8 @@ const timeout = 2 * time.Minute
 // maxConns is the size of a test's pool. Tests of concurrency want more than pgx's default of 4.
 const maxConns = 16
 
-// New gives a pool on a fresh database, which is dropped at the end of the test. New(t).Config().ConnString() is its URL.
-// A connection that is not given back by then fails the test.
+// New returns a pool on a fresh database, which is dropped at the end of the test. New(t).Config().ConnString() is its
+// URL. A connection that is not given back by then fails the test.
 func New(t testing.TB) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(URL(t))
@@ -54,13 +55,14 @@ func New(t testing.TB) *pgxpool.Pool {
 		select {
 		case <-closed:
 		case <-time.After(30 * time.Second):
-			t.Errorf("pgtest: %d connections of the pool were not given back at the end of the test", pool.Stat().AcquiredConns())
+			t.Errorf("pgtest: %d connections of the pool were not given back at the end of the test",
+				pool.Stat().AcquiredConns())
 		}
 	})
 	return pool
 }
 
-// URL gives the address of a fresh database, which is dropped at the end of the test, whoever is still connected.
+// URL returns the address of a fresh database, which is dropped at the end of the test, even with connections open.
 func URL(t testing.TB) string {
 	t.Helper()
 	server, err := shared()
@@ -208,7 +210,7 @@ func exec1(ctx context.Context, url, statement string) error {
 func withDatabase(address, name string) string {
 	u, err := url.Parse(address)
 	if err != nil {
-		return address // connecting to it says what is wrong
+		return address // connecting to it reports what is wrong
 	}
 	u.Path = "/" + name
 	return u.String()

@@ -60,7 +60,7 @@ func (m Message) SQL() string {
 	return ""
 }
 
-// Tag is the command that the server says it has done, for example "COMMIT" or "COPY 5"; "" for every other message.
+// Tag is the command that the server reports as done, for example "COMMIT" or "COPY 5"; "" for every other message.
 func (m Message) Tag() string {
 	if m.FromClient || m.Type != 'C' {
 		return ""

@@ -98,7 +98,7 @@ func run(ctx context.Context, args []string) (err error) {
 }
 
 // verdict turns k6's end into ours. A ramp that finds where it breaks has done its work, although k6 says that
-// thresholds have failed; then its result tells whether the books balance.
+// thresholds have failed; then its result shows whether the books balance.
 func verdict(script, result string, err error) error {
 	const thresholdsFailed = 99
 	var exit *exec.ExitError

@@ -15,9 +15,10 @@ import (
 func TestWithoutK6(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	if err := run(t.Context(), []string{"-folder", ".."}); err == nil || !strings.Contains(err.Error(), "no k6 in PATH") {
-		t.Errorf("run without k6 = %v; want it to say so", err)
+		t.Errorf("run without k6 = %v; want that in the error", err)
 	}
-	if err := run(t.Context(), []string{"-folder", "..", "-script", "rampp"}); err == nil || !strings.Contains(err.Error(), `no script "rampp"; there are mixed, overload`) {
+	if err := run(t.Context(), []string{"-folder", "..", "-script", "rampp"}); err == nil ||
+		!strings.Contains(err.Error(), `no script "rampp"; there are mixed, overload`) {
 		t.Errorf("run of an unknown script = %v; want the list of scripts", err)
 	}
 }

@@ -1,5 +1,6 @@
 // Package stack starts what a load run needs, a pipeline and a receiver, each as a process of its own on free
-// loopback ports, joined by the rules and destinations of loadtest/. Both sign and verify with a secret made for the run.
+// loopback ports, joined by the rules and destinations of loadtest/. Both sign and verify with a secret made for the
+// run.
 package stack
 
 import (
@@ -15,7 +16,7 @@ import (
 	"sluice.example/sluice/internal/child"
 )
 
-// Options say how to start.
+// Options are how to start.
 type Options struct {
 	// Program is the path of bin/pipeline, Folder that of loadtest/.
 	Program, Folder string
@@ -65,7 +66,8 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 		Program: o.Program, Log: o.PipelineLog, Ready: "taking events",
 		Env: slices.Concat(env, []string{"LOADTEST_RECEIVER=" + s.Receiver, "LOADTEST_SECRET=" + secret}),
 		Args: append([]string{"run", "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json",
-			"--rules", filepath.Join(o.Folder, "rules.yaml"), "--destinations", filepath.Join(o.Folder, "destinations.yaml")}, o.PipelineArgs...),
+			"--rules", filepath.Join(o.Folder, "rules.yaml"),
+			"--destinations", filepath.Join(o.Folder, "destinations.yaml")}, o.PipelineArgs...),
 	})
 	if err != nil {
 		return nil, err

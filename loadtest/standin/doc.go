@@ -1,5 +1,5 @@
 // Package standin runs k6 scripts without k6, to test the scripts: each line of them runs, and their checks and
-// thresholds are judged. It is no load generator.
+// thresholds are judged. It is not a load generator.
 //
 // It goes through the life of a test as k6's documentation describes it: the init code once per user, setup(), a few
 // iterations of every scenario, teardown(), the thresholds, handleSummary(). Users of all scenarios run at the same

@@ -183,7 +183,7 @@ func (u *user) compress(how string, content []byte) []byte {
 	return b.Bytes()
 }
 
-// exchange sends a request; where no whole answer came, status is 0 and failure says why.
+// exchange sends a request; where no whole answer came, status is 0 and failure is why.
 func exchange(client *http.Client, req *http.Request) (status int, header http.Header, body, failure string) {
 	res, err := client.Do(req)
 	if err != nil {

@@ -58,7 +58,7 @@ func (m *metrics) define(name string, k kind) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !metricName.MatchString(name) {
-		return fmt.Errorf("%q is no name of a metric: up to 128 letters, digits and _", name)
+		return fmt.Errorf("%q is not a name of a metric: up to 128 letters, digits and _", name)
 	}
 	if s := m.series[name]; s != nil && s.kind != k {
 		return fmt.Errorf("metric %q is a %s already, it can't be a %s", name, s.kind, k)
@@ -111,7 +111,7 @@ func (m *metrics) add(name string, value float64, tags map[string]string) {
 	}
 }
 
-// get gives a statistic of a series. An empty one counts 0, as a sum does.
+// get returns a statistic of a series. An empty one counts 0, as a sum does.
 func (s *series) get(statistic string, seconds float64) (float64, error) {
 	n := float64(len(s.values))
 	sum := 0.0
@@ -164,7 +164,8 @@ func (m *metrics) summary(seconds float64, trendStats []string) map[string]any {
 	all := map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(m.series)) {
 		s := m.series[name]
-		stats := map[kind][]string{"counter": {"count", "rate"}, "gauge": {"value"}, "rate": {"rate"}, "trend": trendStats}[s.kind]
+		stats := map[kind][]string{"counter": {"count", "rate"}, "gauge": {"value"}, "rate": {"rate"},
+			"trend": trendStats}[s.kind]
 		values := map[string]float64{}
 		for _, stat := range stats {
 			if stat == "count" && s.kind == "trend" {

@@ -34,11 +34,13 @@ func (l *loader) resolve(from any, specifier string) (sobek.ModuleRecord, error)
 	path, source := specifier, ""
 	switch {
 	case known:
-		source = fmt.Sprintf("const m = globalThis.%s[%q]; export default m; export const { %s } = m;", modulesGlobal, specifier, strings.Join(names, ", "))
+		source = fmt.Sprintf("const m = globalThis.%s[%q]; export default m; export const { %s } = m;", modulesGlobal,
+			specifier, strings.Join(names, ", "))
 	case strings.HasPrefix(specifier, "./") || strings.HasPrefix(specifier, "../"):
 		path = filepath.Join(filepath.Dir(l.paths[from]), specifier)
 	case !filepath.IsAbs(specifier):
-		return nil, fmt.Errorf("there is no module %q here; scripts import k6's modules and files of their own folder", specifier)
+		return nil, fmt.Errorf("there is no module %q here; scripts import k6's modules and files of their own folder",
+			specifier)
 	}
 	if m := l.modules[path]; m != nil {
 		return m, nil
@@ -58,7 +60,7 @@ func (l *loader) resolve(from any, specifier string) (sobek.ModuleRecord, error)
 	return m, nil
 }
 
-// load runs the module at path, an absolute one, and gives what it exports.
+// load runs the module at path, an absolute one, and returns what it exports.
 func load(rt *sobek.Runtime, path string) (*sobek.Object, error) {
 	l := &loader{modules: map[string]sobek.ModuleRecord{}, paths: map[any]string{}}
 	m, err := l.resolve(nil, path)

@@ -15,7 +15,7 @@ import (
 	"github.com/sourcegraph/conc/pool"
 )
 
-// Options say what to run and how much of it.
+// Options are what to run and how much of it.
 type Options struct {
 	// Script is the path of the script.
 	Script string
@@ -116,7 +116,7 @@ func (r *run) failed(err error) {
 	r.errors = append(r.errors, err)
 }
 
-// share gives the text that make makes, which is called once a test for each name.
+// share returns the text that make makes, which is called once a test for each name.
 func (r *run) share(name string, make func() (string, error)) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,10 +161,11 @@ func newRun(opts Options) (*run, error) {
 		opts.Log = func(string) {}
 	}
 	script, err := filepath.Abs(opts.Script)
-	return &run{opts: opts, script: script, metrics: newMetrics(), checks: map[string][2]int{}, shared: map[string]string{}}, err
+	return &run{opts: opts, script: script, metrics: newMetrics(), checks: map[string][2]int{},
+		shared: map[string]string{}}, err
 }
 
-// Run goes through a test. The error says that the script can't run at all; what went wrong while it ran is in the
+// Run goes through a test. An error means that the script can't run at all; what went wrong while it ran is in the
 // Outcome.
 func Run(ctx context.Context, opts Options) (*Outcome, error) {
 	r, err := newRun(opts)
@@ -332,7 +333,7 @@ func (u *user) summary(seconds float64, o scriptOptions) (map[string]string, err
 	}
 	out := map[string]string{}
 	if err := u.rt.ExportTo(v, &out); err != nil {
-		return nil, fmt.Errorf("handleSummary() has to give texts by name: %w", err)
+		return nil, fmt.Errorf("handleSummary() has to return texts by name: %w", err)
 	}
 	return out, nil
 }

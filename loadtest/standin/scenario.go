@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// scenario is what a script says about one of its loads.
+// scenario is one of the loads that a script describes.
 type scenario struct {
 	Executor        string            `json:"executor"`
 	Exec            string            `json:"exec"`
@@ -38,7 +38,7 @@ var fields = map[string][]string{
 	"ramping-arrival-rate":  {"startRate", "timeUnit", "stages!", "preAllocatedVUs!", "maxVUs"},
 }
 
-// validate finds what k6 would refuse to start with.
+// validate finds what k6 would not start with.
 func (s *scenario) validate(raw json.RawMessage) error {
 	known, ok := fields[s.Executor]
 	if !ok {
@@ -50,7 +50,8 @@ func (s *scenario) validate(raw json.RawMessage) error {
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(given)) {
-		if !slices.Contains([]string{"executor", "exec", "tags", "gracefulStop"}, name) && !slices.Contains(known, name) && !slices.Contains(known, name+"!") {
+		if !slices.Contains([]string{"executor", "exec", "tags", "gracefulStop"}, name) && !slices.Contains(known, name) &&
+			!slices.Contains(known, name+"!") {
 			errs = append(errs, fmt.Errorf("%s has no %s", s.Executor, name))
 		}
 	}

@@ -76,7 +76,8 @@ export function go(data) {
   check(r, {
     'echoed': (r) => r.status === 200 && r.json('word') === word && r.json().from === 'setup',
     'encoded': () => b64encode('user:') === 'dXNlcjo=',
-    'compressed': () => http.post(__ENV.URL + '/echo', 'x'.repeat(1000), { compression: 'gzip' }).headers['X-Encoding'] === 'gzip',
+    'compressed': () =>
+      http.post(__ENV.URL + '/echo', 'x'.repeat(1000), { compression: 'gzip' }).headers['X-Encoding'] === 'gzip',
     'refused': () => http.get(__ENV.URL + '/429', { responseCallback: expectedStatuses(429) }).status === 429,
   });
   sleep(0.001);
@@ -97,7 +98,8 @@ export function handleSummary(data) {
 `
 
 func TestWholeLife(t *testing.T) {
-	out, err := Run(t.Context(), Options{Script: writeScript(t, wholeLife), Env: map[string]string{"URL": server(t)}, Users: 3, Iterations: 4})
+	out, err := Run(t.Context(), Options{Script: writeScript(t, wholeLife), Env: map[string]string{"URL": server(t)},
+		Users: 3, Iterations: 4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,52 +120,79 @@ func TestFailuresShow(t *testing.T) {
 import { check } from 'k6';
 import { Counter } from 'k6/metrics';
 const lost = new Counter('lost');
-export const options = { scenarios: { s: { executor: 'per-vu-iterations', exec: 'go', vus: 1, iterations: 1 } }, thresholds: { lost: ['count<=0'] } };
+export const options = { scenarios: { s: { executor: 'per-vu-iterations', exec: 'go', vus: 1, iterations: 1 } },
+  thresholds: { lost: ['count<=0'] } };
 `
-	for body, want := range map[string]string{
-		`export function go() { lost.add(2); } export function teardown() { lost.add(-1); }`:   "threshold lost: count<=0, but it is 1",
-		`export function go() { check(1, { fine: true, 'one is two': (n) => n === 2 }); }`:     `check "one is two": failed 1 of 1`,
-		`export function go() { throw new Error('boom'); }`:                                    "scenario s: go(): Error: boom",
-		`export function go() {} export function teardown() { throw new Error('not quiet'); }`: "teardown(): Error: not quiet",
+	for _, c := range []struct{ body, want string }{
+		{`export function go() { lost.add(2); } export function teardown() { lost.add(-1); }`,
+			"threshold lost: count<=0, but it is 1"},
+		{`export function go() { check(1, { fine: true, 'one is two': (n) => n === 2 }); }`,
+			`check "one is two": failed 1 of 1`},
+		{`export function go() { throw new Error('boom'); }`,
+			"scenario s: go(): Error: boom"},
+		{`export function go() {} export function teardown() { throw new Error('not quiet'); }`,
+			"teardown(): Error: not quiet"},
 	} {
-		out, err := Run(t.Context(), Options{Script: writeScript(t, head+body), Users: 1, Iterations: 1})
+		out, err := Run(t.Context(), Options{Script: writeScript(t, head+c.body), Users: 1, Iterations: 1})
 		if err != nil {
-			t.Errorf("%s: %v", body, err)
+			t.Errorf("%s: %v", c.body, err)
 			continue
 		}
-		if got := strings.Join(out.Failures(), "\n"); !strings.HasPrefix(got, want) {
-			t.Errorf("%s: failures %q; want %q", body, got, want)
+		if got := strings.Join(out.Failures(), "\n"); !strings.HasPrefix(got, c.want) {
+			t.Errorf("%s: failures %q; want %q", c.body, got, c.want)
 		}
 	}
 }
 
 // What k6 would not run, or what is not known here, is an error.
 func TestRefuses(t *testing.T) {
-	const options = `export const options = { scenarios: { s: { executor: 'constant-vus', exec: 'go', vus: 1, duration: '1s' } }, thresholds: %s };
+	const options = `
+export const options = { scenarios: { s: { executor: 'constant-vus', exec: 'go', vus: 1, duration: '1s' } },
+  thresholds: %s };
 import http from 'k6/http'; import { Counter } from 'k6/metrics'; import { SharedArray } from 'k6/data';
 const made = new Counter('made'); export function go() {} `
-	for script, want := range map[string]string{
-		fmt.Sprintf(options, `{ unknown: ['count==0'] }`):                                                            `there is no metric "unknown"`,
-		fmt.Sprintf(options, `{ made: ['p(95)<1'] }`):                                                                `a counter has no "p(95)"`,
-		fmt.Sprintf(options, `{ made: ['count is 1'] }`):                                                             `is not of the form`,
-		fmt.Sprintf(options, `{}`) + `http.get('http://127.0.0.1:1/');`:                                              "a request belongs behind the init code",
-		fmt.Sprintf(options, `{}`) + `made.add(1);`:                                                                  "adding to a metric belongs behind the init code",
-		fmt.Sprintf(options, `{}`) + `export function setup() { new Counter('late'); }`:                              "a metric belongs into the init code",
-		fmt.Sprintf(options, `{}`) + `export function setup() { throw new Error('no pipeline'); }`:                   "setup(): Error: no pipeline",
-		fmt.Sprintf(options, `{}`) + `new SharedArray('a', () => ({}));`:                                             "has to give an array",
-		fmt.Sprintf(options, `{}`) + `new SharedArray('a', () => [1]).push(2);`:                                      "TypeError",
-		`import { nothing } from 'k6/nothing';`:                                                                      `no module "k6/nothing"`,
-		`import { nothing } from './nothing.js';`:                                                                    "no such file",
-		`import { sleep, nap } from 'k6'; export const options = {};`:                                                "nap",
-		`export const options = { scenarios: { s: { executor: 'constant-vus', exec: 'missing', duration: '1s' } } }`: `does not export "missing"`,
-		`export const options = { scenarios: { s: { executor: 'constant-rate', exec: 'go' } } }`:                     `executor "constant-rate" is none of`,
-		`export const options = { scenarios: { s: { executor: 'constant-vus', exec: 'go', vus: 1.5 } } }`:            "constant-vus needs duration\nvus is 1.5",
-		`export const options = { scenarios: { s: { executor: 'ramping-arrival-rate', exec: 'go', rate: 1, preAllocatedVUs: 9, maxVUs: 8,
-			stages: [{ target: 0.5, duration: '5 s' }] } } }`: "ramping-arrival-rate has no rate\ntarget is 0.5, not a whole number of at least 0\nthe duration of a stage is \"5 s\", no duration\nmaxVUs is 8, not a whole number of at least 9",
+	for _, c := range []struct{ script, want string }{
+		{fmt.Sprintf(options, `{ unknown: ['count==0'] }`),
+			`there is no metric "unknown"`},
+		{fmt.Sprintf(options, `{ made: ['p(95)<1'] }`),
+			`a counter has no "p(95)"`},
+		{fmt.Sprintf(options, `{ made: ['count is 1'] }`),
+			`is not of the form`},
+		{fmt.Sprintf(options, `{}`) + `http.get('http://127.0.0.1:1/');`,
+			"a request belongs behind the init code"},
+		{fmt.Sprintf(options, `{}`) + `made.add(1);`,
+			"adding to a metric belongs behind the init code"},
+		{fmt.Sprintf(options, `{}`) + `export function setup() { new Counter('late'); }`,
+			"a metric belongs into the init code"},
+		{fmt.Sprintf(options, `{}`) + `export function setup() { throw new Error('no pipeline'); }`,
+			"setup(): Error: no pipeline"},
+		{fmt.Sprintf(options, `{}`) + `new SharedArray('a', () => ({}));`,
+			"has to return an array"},
+		{fmt.Sprintf(options, `{}`) + `new SharedArray('a', () => [1]).push(2);`,
+			"TypeError"},
+		{`import { nothing } from 'k6/nothing';`,
+			`no module "k6/nothing"`},
+		{`import { nothing } from './nothing.js';`,
+			"no such file"},
+		{`import { sleep, nap } from 'k6'; export const options = {};`,
+			"nap"},
+		{`export const options = { scenarios: { s: { executor: 'constant-vus', exec: 'missing', duration: '1s' } } }`,
+			`does not export "missing"`},
+		{`export const options = { scenarios: { s: { executor: 'constant-rate', exec: 'go' } } }`,
+			`executor "constant-rate" is none of`},
+		{`export const options = { scenarios: { s: { executor: 'constant-vus', exec: 'go', vus: 1.5 } } }`,
+			"constant-vus needs duration\nvus is 1.5"},
+		{`export const options = { scenarios: { s: { executor: 'ramping-arrival-rate', exec: 'go', rate: 1,
+			preAllocatedVUs: 9, maxVUs: 8,
+			stages: [{ target: 0.5, duration: '5 s' }] } } }`,
+			"ramping-arrival-rate has no rate\n" +
+				"target is 0.5, not a whole number of at least 0\n" +
+				"the duration of a stage is \"5 s\", no duration\n" +
+				"maxVUs is 8, not a whole number of at least 9"},
 	} {
-		_, err := Run(t.Context(), Options{Script: writeScript(t, script), Users: 1, Iterations: 1})
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s\ngave %v; want %q", script, err, want)
+		_, err := Run(t.Context(), Options{Script: writeScript(t, c.script), Users: 1, Iterations: 1})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s\ngave %v; want %q", c.script, err, c.want)
 		}
 	}
 }

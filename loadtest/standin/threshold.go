@@ -16,7 +16,8 @@ type Threshold struct {
 	limit              float64
 }
 
-var thresholdForm = regexp.MustCompile(`^\s*(count|rate|value|avg|min|max|med|p\(\d+(?:\.\d+)?\))\s*(<=|>=|<|>|===|==|!=)\s*(-?\d+(?:\.\d+)?)\s*$`)
+var thresholdForm = regexp.MustCompile(`^\s*(count|rate|value|avg|min|max|med|p\(\d+(?:\.\d+)?\))` +
+	`\s*(<=|>=|<|>|===|==|!=)\s*(-?\d+(?:\.\d+)?)\s*$`)
 
 // newThreshold parses a threshold; it has to name a metric that exists and a statistic that such a metric has.
 func newThreshold(m *metrics, metric, expression string) (*Threshold, error) {
@@ -32,7 +33,8 @@ func newThreshold(m *metrics, metric, expression string) (*Threshold, error) {
 		return nil, fmt.Errorf("threshold %q of %s: %w", expression, metric, err)
 	}
 	limit, err := strconv.ParseFloat(parts[3], 64)
-	return &Threshold{Metric: metric, Expression: expression, series: s, statistic: parts[1], compare: parts[2], limit: limit}, err
+	return &Threshold{Metric: metric, Expression: expression, series: s, statistic: parts[1], compare: parts[2],
+		limit: limit}, err
 }
 
 func (t *Threshold) judge(seconds float64) {

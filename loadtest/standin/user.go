@@ -23,7 +23,7 @@ type user struct {
 	// initialising is true while the init code runs, which may do other things than the rest.
 	initialising bool
 	exports      *sobek.Object
-	// expected says which answers are no failures.
+	// expected are the answers that are not failures.
 	expected *statuses
 
 	scenario  string
@@ -35,7 +35,8 @@ type user struct {
 
 // newUser runs the init code. Call free when done.
 func newUser(ctx context.Context, r *run, id int) (_ *user, free func(), err error) {
-	u := &user{run: r, rt: sobek.New(), ctx: ctx, id: id, initialising: true, expected: &statuses{{200, 399}}, tags: map[string]string{}}
+	u := &user{run: r, rt: sobek.New(), ctx: ctx, id: id, initialising: true, expected: &statuses{{200, 399}},
+		tags: map[string]string{}}
 	stop := context.AfterFunc(ctx, func() { u.rt.Interrupt(context.Cause(ctx)) })
 	free = func() { stop() }
 	u.vuTags = u.rt.NewObject()
@@ -43,9 +44,10 @@ func newUser(ctx context.Context, r *run, id int) (_ *user, free func(), err err
 		"__ENV": r.opts.Env, "__VU": id, "__ITER": 0, "open": u.open,
 		"console": map[string]any{"log": u.print, "warn": u.print, "error": u.print},
 		modulesGlobal: map[string]any{
-			"k6":           map[string]any{"check": u.check, "fail": u.fail, "group": u.group, "sleep": u.sleep},
-			"k6/http":      u.httpModule(),
-			"k6/metrics":   map[string]any{"Counter": u.metric("counter"), "Gauge": u.metric("gauge"), "Rate": u.metric("rate"), "Trend": u.metric("trend")},
+			"k6":      map[string]any{"check": u.check, "fail": u.fail, "group": u.group, "sleep": u.sleep},
+			"k6/http": u.httpModule(),
+			"k6/metrics": map[string]any{"Counter": u.metric("counter"), "Gauge": u.metric("gauge"),
+				"Rate": u.metric("rate"), "Trend": u.metric("trend")},
 			"k6/data":      map[string]any{"SharedArray": u.sharedArray},
 			"k6/encoding":  map[string]any{"b64encode": u.b64encode, "b64decode": u.b64decode},
 			"k6/execution": map[string]any{"scenario": u.scenarioObject(), "vu": u.vuObject()},
@@ -64,7 +66,7 @@ func newUser(ctx context.Context, r *run, id int) (_ *user, free func(), err err
 	return u, free, nil
 }
 
-// call runs an exported function and gives what it returns.
+// call runs an exported function and passes on what it returns.
 func (u *user) call(name string, args ...sobek.Value) (sobek.Value, error) {
 	f, ok := sobek.AssertFunction(u.exports.Get(name))
 	if !ok {
@@ -229,7 +231,7 @@ func (u *user) sharedArray(call sobek.ConstructorCall) *sobek.Object {
 	}
 	array := u.parse(text).ToObject(u.rt)
 	if array.ClassName() != "Array" {
-		u.throw("the function of SharedArray %q has to give an array", name)
+		u.throw("the function of SharedArray %q has to return an array", name)
 	}
 	freeze, _ := sobek.AssertFunction(u.rt.GlobalObject().Get("Object").ToObject(u.rt).Get("freeze"))
 	if _, err := freeze(sobek.Undefined(), array); err != nil {

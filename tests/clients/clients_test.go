@@ -57,7 +57,8 @@ func start(t *testing.T, fails int64, err error) (url string, pool *pgxpool.Pool
 			t.Fatal(err)
 		}
 	}
-	w, werr := copyin.New(copyin.DefaultConfig(), pool, func([]pipeline.Event) copyin.Recorder { return nil }, copyin.NewMetrics(reg), log)
+	w, werr := copyin.New(copyin.DefaultConfig(), pool, func([]pipeline.Event) copyin.Recorder { return nil },
+		copyin.NewMetrics(reg), log)
 	must(werr)
 	buf, berr := buffer.New(buffer.DefaultConfig(), w.Write, buffer.NewMetrics(reg))
 	must(berr)
@@ -91,7 +92,7 @@ func start(t *testing.T, fails int64, err error) (url string, pool *pgxpool.Pool
 	return "http://" + ln.Addr().String(), pool
 }
 
-// cutting forwards requests, and ends the connection in place of the answers for which cut says so: the events are
+// cutting forwards requests, and ends the connection in place of the answers for which cut returns true: the events are
 // committed, and the client does not know.
 func cutting(t *testing.T, to string, cut func(n int64) bool) (url string, cuts *atomic.Int64) {
 	t.Helper()
@@ -160,7 +161,7 @@ func run(t *testing.T, script, host string, count int, result any) {
 	}
 }
 
-// query gives one text.
+// query returns one text.
 func query(t *testing.T, pool *pgxpool.Pool, sql string) string {
 	t.Helper()
 	var s *string
@@ -176,8 +177,10 @@ func query(t *testing.T, pool *pgxpool.Pool, sql string) string {
 // counted checks that the events of a loop came once each, and no others beside those that are told.
 func counted(t *testing.T, pool *pgxpool.Pool, name string, count, others int) {
 	t.Helper()
-	got := query(t, pool, fmt.Sprintf(`select format('%%s events, %%s different, %%s others', count(*) filter (where event_name = '%[1]s'),
-		count(distinct properties->>'i') filter (where event_name = '%[1]s'), count(*) filter (where event_name <> '%[1]s')) from events`, name))
+	got := query(t, pool, fmt.Sprintf(`select format('%%s events, %%s different, %%s others',
+		count(*) filter (where event_name = '%[1]s'),
+		count(distinct properties->>'i') filter (where event_name = '%[1]s'),
+		count(*) filter (where event_name <> '%[1]s')) from events`, name))
 	if want := fmt.Sprintf("%d events, %d different, %d others", count, count, others); got != want {
 		t.Errorf("stored: %s; want %s", got, want)
 	}

@@ -19,9 +19,12 @@ func TestPostHog(t *testing.T) {
 	}
 	counted(t, pool, "counted", 300, 3)
 	for _, tt := range []struct{ sql, want string }{
-		{`select string_agg(event_name, ' ' order by event_name collate "C") from events where event_name <> 'counted'`, "$create_alias $identify order_paid"},
-		{`select concat_ws(' ', user_id, session_id, page_url) from events where event_name = 'order_paid'`, "u1 s1 https://shop.example.com/pay"},
-		{`select concat_ws(' ', properties->>'cents', properties->>'title', properties->>'$lib') from events where event_name = 'order_paid'`, `4900 Ü 😀 "q" \u0000 posthog-node`},
+		{`select string_agg(event_name, ' ' order by event_name collate "C") from events where event_name <> 'counted'`,
+			"$create_alias $identify order_paid"},
+		{`select concat_ws(' ', user_id, session_id, page_url) from events where event_name = 'order_paid'`,
+			"u1 s1 https://shop.example.com/pay"},
+		{`select concat_ws(' ', properties->>'cents', properties->>'title', properties->>'$lib') from events
+			where event_name = 'order_paid'`, `4900 Ü 😀 "q" \u0000 posthog-node`},
 		{`select count(*)::text from events where client_id is null`, "303"}, // its ids are UUIDs
 	} {
 		if got := query(t, pool, tt.sql); got != tt.want {
@@ -47,7 +50,8 @@ func TestPostHogRepeatsWithoutDoubles(t *testing.T) {
 // database is away, for which an answer would cost the batch after three repeats.
 func TestPostHogLosesNothingInAnOverload(t *testing.T) {
 	t.Parallel()
-	for name, err := range map[string]error{"full": &pipeline.Overloaded{RetryAfter: time.Second}, "database away": pipeline.ErrUnavailable} {
+	for name, err := range map[string]error{"full": &pipeline.Overloaded{RetryAfter: time.Second},
+		"database away": pipeline.ErrUnavailable} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url, pool := start(t, 9, err)

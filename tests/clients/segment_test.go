@@ -26,17 +26,23 @@ func TestSegment(t *testing.T) {
 	run(t, "segment.mjs", url, 300, &got)
 	checkSegment(t, pool, got, 300)
 	for _, tt := range []struct{ sql, want string }{
-		{`select string_agg(event_name, ' ' order by event_name collate "C") from events where event_name <> 'Counted'`, "Order Paid alias group identify page screen"},
-		{`select concat_ws(' ', user_id, anonymous_id, page_url, referrer, user_agent) from events where event_name = 'Order Paid'`,
+		{`select string_agg(event_name, ' ' order by event_name collate "C") from events where event_name <> 'Counted'`,
+			"Order Paid alias group identify page screen"},
+		{`select concat_ws(' ', user_id, anonymous_id, page_url, referrer, user_agent) from events
+			where event_name = 'Order Paid'`,
 			"u1 a1 https://shop.example.com/pay https://example.org/ browser/1"},
-		{`select (properties - '$segment')::text from events where event_name = 'Order Paid'`, `{"big": "12345678901234567890", "cents": 4900, "title": "Ü 😀 \"q\" \\u0000"}`},
+		{`select (properties - '$segment')::text from events where event_name = 'Order Paid'`,
+			`{"big": "12345678901234567890", "cents": 4900, "title": "Ü 😀 \"q\" \\u0000"}`},
 		{`select properties->>'email' from events where event_name = 'identify'`, "a@example.com"},
-		{`select properties->>'plan' || ' ' || (properties->'$segment'->>'groupId') from events where event_name = 'group'`, "gold g1"},
+		{`select properties->>'plan' || ' ' || (properties->'$segment'->>'groupId') from events where event_name = 'group'`,
+			"gold g1"},
 		{`select properties->'$segment'->>'previousId' from events where event_name = 'alias'`, "a1"},
-		{`select concat_ws(' ', page_url, properties->'$segment'->>'name', properties->'$segment'->>'category') from events where event_name = 'page'`, "https://shop.example.com/ Home Shop"},
+		{`select concat_ws(' ', page_url, properties->'$segment'->>'name', properties->'$segment'->>'category') from events
+			where event_name = 'page'`, "https://shop.example.com/ Home Shop"},
 		{`select count(*)::text from events where client_id like 'node-next-%' or client_id like 'counted-%'`, "306"},
 		{`select count(distinct occurred_at)::text from events`, "1"},
-		{`select properties->'$segment'->'context'->'library'->>'name' from events where event_name = 'screen'`, "@segment/analytics-node"},
+		{`select properties->'$segment'->'context'->'library'->>'name' from events where event_name = 'screen'`,
+			"@segment/analytics-node"},
 	} {
 		if got := query(t, pool, tt.sql); got != tt.want {
 			t.Errorf("%s: %s; want %s", tt.sql, got, tt.want)
@@ -60,7 +66,8 @@ func TestSegmentRepeatsWithoutDoubles(t *testing.T) {
 // TestSegmentWaitsOutAnOverload is refused a few times with 429, and a few times with what is 503 for others.
 func TestSegmentWaitsOutAnOverload(t *testing.T) {
 	t.Parallel()
-	for name, err := range map[string]error{"full": &pipeline.Overloaded{RetryAfter: time.Second}, "database away": pipeline.ErrUnavailable} {
+	for name, err := range map[string]error{"full": &pipeline.Overloaded{RetryAfter: time.Second},
+		"database away": pipeline.ErrUnavailable} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url, pool := start(t, 5, err)

@@ -18,7 +18,7 @@ import (
 	"sluice.example/sluice/internal/pgtest"
 )
 
-// books gives a database with a table that the work of these tests writes to.
+// books returns a database with a table that the work of these tests writes to.
 func books(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	pool := pgtest.New(t)
@@ -40,7 +40,8 @@ func counts(t *testing.T, pool *pgxpool.Pool, id string, wantPaid, wantKeys int)
 	err := pool.QueryRow(t.Context(), `select (select count(*) from paid where message_id = $1),
 		(select count(*) from processed_messages where message_id = $1)`, id).Scan(&paid, &keys)
 	if err != nil || paid != wantPaid || keys != wantKeys {
-		t.Fatalf("message %q is paid %d times, recorded %d times, error %v; want %d and %d", id, paid, keys, err, wantPaid, wantKeys)
+		t.Fatalf("message %q is paid %d times, recorded %d times, error %v; want %d and %d", id, paid, keys, err, wantPaid,
+			wantKeys)
 	}
 }
 
@@ -51,7 +52,8 @@ func pay(ctx context.Context, id string) func(pgx.Tx) error {
 	}
 }
 
-const someoneWaitsForALock = `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`
+const someoneWaitsForALock = `select exists (select from pg_stat_activity where datname = current_database()
+	and wait_event_type = 'Lock')`
 
 func TestConsumeOnce(t *testing.T) {
 	pool, ctx := books(t), t.Context()
@@ -138,7 +140,9 @@ func TestConsumeOnceRefusesKeys(t *testing.T) {
 // the first fails, and is a duplicate when not. A stricter default isolation changes nothing.
 func TestConsumeOnceAtTheSameMoment(t *testing.T) {
 	pool, ctx := books(t), t.Context()
-	exec(t, pool, `do $$ begin execute format('alter database %I set default_transaction_isolation = serializable', current_database()); end $$`)
+	exec(t, pool, `do $$ begin
+		execute format('alter database %I set default_transaction_isolation = serializable', current_database());
+		end $$`)
 	pool.Reset()
 	for _, firstFails := range []bool{true, false} {
 		id := fmt.Sprint("first fails: ", firstFails)
@@ -232,7 +236,8 @@ func TestConsumeOnceCommitInDoubt(t *testing.T) {
 		}
 		n := map[bool]int{true: 1}[c.done]
 		counts(t, pool, c.id, n, n)
-		if duplicate, err := inbox.ConsumeOnce(ctx, behind, "billing", c.id, pay(ctx, c.id)); duplicate != c.done || err != nil {
+		if duplicate, err := inbox.ConsumeOnce(ctx, behind, "billing", c.id, pay(ctx, c.id)); duplicate != c.done ||
+			err != nil {
 			t.Fatalf("%s, repeated: ConsumeOnce = %v, %v; want duplicate %v", c.id, duplicate, err, c.done)
 		}
 		counts(t, pool, c.id, 1, 1)

@@ -76,7 +76,8 @@ func placeOrder(ctx context.Context, tx pgx.Tx, id string) error {
 func killed(t *testing.T, pool *pgxpool.Pool, stop string, n int) (last string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), "OUTBOX_TEST_APPLICATION="+pool.Config().ConnString(), "OUTBOX_TEST_STOP="+stop, "PGAPPNAME=shop")
+	cmd.Env = append(os.Environ(), "OUTBOX_TEST_APPLICATION="+pool.Config().ConnString(), "OUTBOX_TEST_STOP="+stop,
+		"PGAPPNAME=shop")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -100,16 +101,19 @@ func killed(t *testing.T, pool *pgxpool.Pool, stop string, n int) (last string) 
 	if last == "" {
 		t.Fatal("the application said nothing")
 	}
-	pgtest.Until(t, pool, `select not exists (select from pg_stat_activity where datname = current_database() and application_name = 'shop')`)
+	pgtest.Until(t, pool, `select not exists (select from pg_stat_activity where datname = current_database()
+		and application_name = 'shop')`)
 	return last
 }
 
-const ordersWithoutMessage = `select count(*) from orders full join outbox on subject_key = 'order:' || id where id is null or message_id is null`
+const ordersWithoutMessage = `select count(*) from orders full join outbox on subject_key = 'order:' || id
+	where id is null or message_id is null`
 
 func TestKilledBeforeCommitLeavesNothing(t *testing.T) {
 	pool := shop(t)
 	id := killed(t, pool, "before commit", 1)
-	one(t, pool, "0", `select (select count(*) from orders) + (select count(*) from outbox) + (select count(*) from dedupe_keys)`)
+	one(t, pool, "0", `select (select count(*) from orders) + (select count(*) from outbox) + (select count(*)
+		from dedupe_keys)`)
 	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return placeOrder(t.Context(), tx, id) })
 	if err != nil {
 		t.Fatalf("the same order again: %v", err)
@@ -155,8 +159,10 @@ func TestRolledBackLeavesNothing(t *testing.T) {
 		if err := pgx.BeginFunc(ctx, pool, work); err == nil {
 			t.Errorf("%s: no error", name)
 		}
-		pgtest.Until(t, pool, `select count(*) = 0 from pg_stat_activity where datname = current_database() and backend_xid is not null`)
-		one(t, pool, "0", `select (select count(*) from orders) + (select count(*) from outbox) + (select count(*) from dedupe_keys)`)
+		pgtest.Until(t, pool, `select count(*) = 0 from pg_stat_activity where datname = current_database()
+			and backend_xid is not null`)
+		one(t, pool, "0", `select (select count(*) from orders) + (select count(*) from outbox) + (select count(*)
+			from dedupe_keys)`)
 	}
 	// A savepoint takes back its part only.
 	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
@@ -195,7 +201,8 @@ func TestTheSameKeyAtTheSameMoment(t *testing.T) {
 			m.AggregateType, m.AggregateID = "from", "b"
 			receipts, err = enqueued(ctx, pool, m)
 		})
-		pgtest.Until(t, pool, `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`)
+		pgtest.Until(t, pool, `select exists (select from pg_stat_activity where datname = current_database()
+			and wait_event_type = 'Lock')`)
 		if _, err := a.Exec(ctx, c.end); err != nil {
 			t.Fatal(err)
 		}

@@ -21,11 +21,12 @@ import (
 	"sluice.example/sluice/pipeline/schema"
 )
 
-// shop gives a database whose configuration has two destinations and two topics, and a table of orders.
+// shop returns a database whose configuration has two destinations and two topics, and a table of orders.
 func shop(t *testing.T) *pgxpool.Pool {
 	t.Helper()
 	pool := pgtest.New(t)
-	err := outbox.SyncTopics(t.Context(), pool, []string{"billing", "crm"}, map[string][]string{"orders": {"crm", "billing"}, "leads": {"crm"}})
+	err := outbox.SyncTopics(t.Context(), pool, []string{"billing", "crm"},
+		map[string][]string{"orders": {"crm", "billing"}, "leads": {"crm"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,14 +45,17 @@ func run(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
 func one(t *testing.T, pool *pgxpool.Pool, want, query string, args ...any) {
 	t.Helper()
 	var got string
-	if err := pool.QueryRow(t.Context(), `select coalesce((`+query+`)::text, 'null')`, args...).Scan(&got); err != nil || got != want {
+	if err := pool.QueryRow(t.Context(), `select coalesce((`+query+`)::text, 'null')`, args...).Scan(&got); err != nil ||
+		got != want {
 		t.Fatalf("%s %v = %q, %v; want %q", query, args, got, err, want)
 	}
 }
 
 // enqueued does it in a transaction of its own.
-func enqueued(ctx context.Context, pool *pgxpool.Pool, messages ...outbox.Message) (receipts []outbox.Receipt, err error) {
-	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+func enqueued(ctx context.Context, pool *pgxpool.Pool, messages ...outbox.Message) ([]outbox.Receipt, error) {
+	var receipts []outbox.Receipt
+	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		var err error
 		receipts, err = outbox.Enqueue(ctx, tx, messages...)
 		return err
 	})
@@ -59,7 +63,8 @@ func enqueued(ctx context.Context, pool *pgxpool.Pool, messages ...outbox.Messag
 }
 
 func placed(key string) outbox.Message {
-	return outbox.Message{EventType: "order.placed", Payload: json.RawMessage(`{"a":1}`), Destination: "billing", IdempotencyKey: key}
+	return outbox.Message{EventType: "order.placed", Payload: json.RawMessage(`{"a":1}`), Destination: "billing",
+		IdempotencyKey: key}
 }
 
 func duplicates(receipts []outbox.Receipt) (n int) {
@@ -75,26 +80,33 @@ func TestEnqueueStoresAllOfAMessage(t *testing.T) {
 	pool, ctx := shop(t), t.Context()
 	at := time.Date(2030, 1, 2, 3, 4, 5, 678901000, time.FixedZone("", 2*3600))
 	receipts, err := enqueued(ctx, pool,
-		outbox.Message{Tenant: 7, AggregateType: "order", AggregateID: "17:x", EventType: "order.placed", Payload: json.RawMessage(`{"text":"<ü>","n":9007199254740993}`),
+		outbox.Message{Tenant: 7, AggregateType: "order", AggregateID: "17:x", EventType: "order.placed",
+			Payload: json.RawMessage(`{"text":"<ü>","n":9007199254740993}`),
 			Headers: map[string]string{"X-Source": "shop"}, IdempotencyKey: "placed-17", Topic: "orders", RunAfter: at},
 		outbox.Message{EventType: "lead", Payload: json.RawMessage(`null`), Destination: "crm"},
 	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(receipts) != 2 || len(receipts[0].Deliveries) != 2 || len(receipts[1].Deliveries) != 1 || duplicates(receipts) != 0 {
+	if len(receipts) != 2 || len(receipts[0].Deliveries) != 2 || len(receipts[1].Deliveries) != 1 ||
+		duplicates(receipts) != 0 {
 		t.Fatalf("receipts = %+v; want two deliveries, then one", receipts)
 	}
-	if d := receipts[0].Deliveries; d[0].Destination != "billing" || d[1].Destination != "crm" || d[0].IdempotencyKey == d[1].IdempotencyKey || d[0].MessageID == d[1].MessageID {
+	if d := receipts[0].Deliveries; d[0].Destination != "billing" || d[1].Destination != "crm" ||
+		d[0].IdempotencyKey == d[1].IdempotencyKey || d[0].MessageID == d[1].MessageID {
 		t.Errorf("deliveries = %+v; want billing and crm, each with its own keys", d)
 	}
 	for _, d := range receipts[0].Deliveries {
-		one(t, pool, "(7,order.placed,order:17:x,placed-17,"+d.IdempotencyKey+","+d.Destination+`,"{""n"": 9007199254740993, ""text"": ""<ü>""}","{""X-Source"": ""shop""}",pending,0,"2030-01-02 01:04:05.678901")`,
-			`select row(tenant_id, type, subject_key, dedupe_key, idempotency_key, destination, payload, headers, status, attempts, run_after at time zone 'UTC') from outbox where message_id = $1`, d.MessageID)
+		one(t, pool, "(7,order.placed,order:17:x,placed-17,"+d.IdempotencyKey+","+d.Destination+
+			`,"{""n"": 9007199254740993, ""text"": ""<ü>""}","{""X-Source"": ""shop""}",`+
+			`pending,0,"2030-01-02 01:04:05.678901")`,
+			`select row(tenant_id, type, subject_key, dedupe_key, idempotency_key, destination, payload, headers, status,
+			attempts, run_after at time zone 'UTC') from outbox where message_id = $1`, d.MessageID)
 	}
 	d := receipts[1].Deliveries[0]
 	one(t, pool, `(1,lead,"",crm,null,,t,t)`,
-		`select row(tenant_id, type, subject_key, destination, payload, headers, run_after = created_at, rule_id is null and event_id is null) from outbox where message_id = $1`, d.MessageID)
+		`select row(tenant_id, type, subject_key, destination, payload, headers, run_after = created_at, rule_id is null
+			and event_id is null) from outbox where message_id = $1`, d.MessageID)
 	one(t, pool, "1", `select count(*) from dedupe_keys where expires_at is null and key_hash =
 		substr(encode(sha256('app:placed-17'), 'hex'), 1, 32)::uuid and tenant_id = 7`)
 	one(t, pool, "1", `select count(*) from dedupe_keys`) // none for the message without a key
@@ -132,7 +144,8 @@ func TestEnqueueRepeatedKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one(t, pool, "a b c d", `select string_agg(dedupe_key, ' ' order by dedupe_key) from outbox where tenant_id = 1 and length(dedupe_key) = 1`)
+	one(t, pool, "a b c d", `select string_agg(dedupe_key, ' ' order by dedupe_key) from outbox where tenant_id = 1
+		and length(dedupe_key) = 1`)
 }
 
 func TestEnqueueKeyCanBeUsedAgainAfterItsTime(t *testing.T) {
@@ -169,7 +182,8 @@ func TestEnqueueNamesWhatIsWrong(t *testing.T) {
 		{func(m *outbox.Message) { m.EventType = long }, "event_type is longer"},
 		{func(m *outbox.Message) { m.Payload = nil }, "payload is missing"},
 		{func(m *outbox.Message) { m.Payload = json.RawMessage(`{"a":`) }, "unexpected end of JSON"},
-		{func(m *outbox.Message) { m.Payload = json.RawMessage(`"` + strings.Repeat("x", 1<<20) + `"`) }, "payload is longer than 1 MiB"},
+		{func(m *outbox.Message) { m.Payload = json.RawMessage(`"` + strings.Repeat("x", 1<<20) + `"`) },
+			"payload is longer than 1 MiB"},
 		{func(m *outbox.Message) { m.Payload = json.RawMessage(`"\u0000"`) }, "cannot store"},
 		{func(m *outbox.Message) { m.Payload = json.RawMessage(`{"a\\\u0000":1}`) }, "cannot store"},
 		{func(m *outbox.Message) { m.Payload = json.RawMessage(`"\ud83d x"`) }, "cannot store"},
@@ -197,23 +211,27 @@ func TestEnqueueNamesWhatIsWrong(t *testing.T) {
 		}
 	}
 	// What Go cannot send.
-	for in, want := range map[string]string{
-		`5`:                "neither a JSON object nor an array",
-		`null`:             "neither a JSON object nor an array",
-		`[5]`:              "message 0: is no JSON object",
-		`[{}]`:             "message 0: event_type is missing",
-		`{"event_type":5}`: "message 0: event_type is missing",
-		`{"event_type":"a","payload":1,"destination":"crm","run_at":1,"to":2}`:              `"to", "run_at" is not known`,
-		`{"event_type":"a","payload":1,"destination":"crm","run_after":"2030-01-01 00:00"}`: "run_after is no ISO 8601 time with an offset",
-		`{"event_type":"a","payload":1,"destination":"crm","dedupe_until":"tomorrow"}`:      "dedupe_until is no ISO 8601 time",
-		`{"event_type":"a","payload":1,"destination":"crm","headers":[]}`:                   "headers is no JSON object",
-		`{"event_type":"a","payload":1,"destination":"crm","headers":{"a":1}}`:              "headers has a name or a value",
-		`{"event_type":"a","payload":1,"destination":"crm","tenant":1.5}`:                   "tenant is no number",
-		`{"event_type":"a","payload":1,"destination":"crm","idempotency_key":""}`:           "idempotency_key is empty",
-		`[{},{"event_type":"a","payload":1,"topic":"x"}]`:                                   `message 0: event_type is missing; message 1: topic "x" is not configured`,
+	for _, c := range []struct{ in, want string }{
+		{`5`, "neither a JSON object nor an array"},
+		{`null`, "neither a JSON object nor an array"},
+		{`[5]`, "message 0: is no JSON object"},
+		{`[{}]`, "message 0: event_type is missing"},
+		{`{"event_type":5}`, "message 0: event_type is missing"},
+		{`{"event_type":"a","payload":1,"destination":"crm","run_at":1,"to":2}`, `"to", "run_at" is not known`},
+		{`{"event_type":"a","payload":1,"destination":"crm","run_after":"2030-01-01 00:00"}`,
+			"run_after is no ISO 8601 time with an offset"},
+		{`{"event_type":"a","payload":1,"destination":"crm","dedupe_until":"tomorrow"}`,
+			"dedupe_until is no ISO 8601 time"},
+		{`{"event_type":"a","payload":1,"destination":"crm","headers":[]}`, "headers is no JSON object"},
+		{`{"event_type":"a","payload":1,"destination":"crm","headers":{"a":1}}`, "headers has a name or a value"},
+		{`{"event_type":"a","payload":1,"destination":"crm","tenant":1.5}`, "tenant is no number"},
+		{`{"event_type":"a","payload":1,"destination":"crm","idempotency_key":""}`, "idempotency_key is empty"},
+		{`[{},{"event_type":"a","payload":1,"topic":"x"}]`,
+			`message 0: event_type is missing; message 1: topic "x" is not configured`},
 	} {
-		if _, err := pool.Exec(ctx, `select sluice_enqueue($1::jsonb)`, in); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("sluice_enqueue(%s): error = %v; want one with %q", in, err, want)
+		if _, err := pool.Exec(ctx, `select sluice_enqueue($1::jsonb)`, c.in); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
+			t.Errorf("sluice_enqueue(%s): error = %v; want one with %q", c.in, err, c.want)
 		}
 	}
 	one(t, pool, "0", `select (select count(*) from outbox) + (select count(*) from dedupe_keys)`)
@@ -241,7 +259,8 @@ func TestEnqueueManyMessages(t *testing.T) {
 	for i, r := range receipts {
 		if r.Duplicate {
 			got = append(got, i)
-		} else if len(r.Deliveries) != 1 || i > 0 && !receipts[i-1].Duplicate && r.Deliveries[0].MessageID <= receipts[i-1].Deliveries[0].MessageID {
+		} else if len(r.Deliveries) != 1 || i > 0 && !receipts[i-1].Duplicate &&
+			r.Deliveries[0].MessageID <= receipts[i-1].Deliveries[0].MessageID {
 			t.Fatalf("receipt %d = %+v; want one delivery, in the order of the messages", i, r)
 		}
 	}
@@ -256,7 +275,8 @@ func TestEnqueueInEveryMode(t *testing.T) {
 	pool, ctx := shop(t), t.Context()
 	message := func(key string) outbox.Message {
 		m := placed(key)
-		m.Payload, m.Headers = json.RawMessage(`{"quote":"it's \\ \"ü\"","fine":"\\u0000 \ud83d\ude00"}`), map[string]string{"X-A": "b"}
+		m.Payload = json.RawMessage(`{"quote":"it's \\ \"ü\"","fine":"\\u0000 \ud83d\ude00"}`)
+		m.Headers = map[string]string{"X-A": "b"}
 		return m
 	}
 	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
@@ -264,7 +284,11 @@ func TestEnqueueInEveryMode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		withMode, err := pgx.ParseConfig(cfg.ConnString() + map[bool]string{true: "&", false: "?"}[strings.Contains(cfg.ConnString(), "?")] + "default_query_exec_mode=" + mode)
+		separator := "?"
+		if strings.Contains(cfg.ConnString(), "?") {
+			separator = "&"
+		}
+		withMode, err := pgx.ParseConfig(cfg.ConnString() + separator + "default_query_exec_mode=" + mode)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -327,12 +351,14 @@ create function order_placed() returns trigger language plpgsql as $$
 begin
     perform public.sluice_enqueue(jsonb_build_object(
         'topic', 'orders', 'event_type', 'order.placed', 'aggregate_type', 'order', 'aggregate_id', new.id,
-        'idempotency_key', 'order.placed:' || new.id, 'payload', to_jsonb(new), 'run_after', now() + interval '1 hour'));
+        'idempotency_key', 'order.placed:' || new.id, 'payload', to_jsonb(new),
+        'run_after', now() + interval '1 hour'));
     return new;
 end $$;
 create trigger order_placed after insert on orders for each row execute function order_placed();`)
 	run(t, pool, `begin; set local search_path = pg_catalog; insert into public.orders values ('17'), ('18'); commit`)
-	one(t, pool, `order:17 billing {"id": "17"}, order:17 crm {"id": "17"}, order:18 billing {"id": "18"}, order:18 crm {"id": "18"}`,
+	one(t, pool, `order:17 billing {"id": "17"}, order:17 crm {"id": "17"}, `+
+		`order:18 billing {"id": "18"}, order:18 crm {"id": "18"}`,
 		`select string_agg(format('%s %s %s', subject_key, destination, payload), ', ' order by message_id)
 		 from outbox where run_after = created_at + interval '1 hour'`)
 	run(t, pool, `delete from orders`)
@@ -388,8 +414,10 @@ func TestSchemaOfItsOwn(t *testing.T) {
 	if err := outbox.SyncTopics(ctx, inside, []string{"billing"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	run(t, pool, `select sluice.sluice_enqueue('{"event_type":"a","payload":1,"destination":"billing","idempotency_key":"a"}')`)
-	one(t, pool, "(0,1,1)", `select row((select count(*) from public.outbox), (select count(*) from sluice.outbox), (select count(*) from sluice.dedupe_keys))`)
+	run(t, pool, `select sluice.sluice_enqueue(
+		'{"event_type":"a","payload":1,"destination":"billing","idempotency_key":"a"}')`)
+	one(t, pool, "(0,1,1)", `select row((select count(*) from public.outbox), (select count(*) from sluice.outbox),
+		(select count(*) from sluice.dedupe_keys))`)
 }
 
 // Enqueue names the message that jsonb would not take, and takes what jsonb takes.
@@ -453,7 +481,8 @@ func unlessAsked(err error) error {
 
 func TestSyncTopics(t *testing.T) {
 	pool, ctx := shop(t), t.Context()
-	const state = `select concat((select string_agg(destination, ' ' order by destination) from outbox_destinations), ' | ',
+	const state = `select concat((select string_agg(destination, ' ' order by destination)
+		from outbox_destinations), ' | ',
 		(select string_agg(topic || '>' || destination, ' ' order by topic, destination) from outbox_topics))`
 	one(t, pool, "billing crm | leads>crm orders>billing orders>crm", state)
 	sync := func(want string, destinations []string, topics map[string][]string) {
@@ -463,14 +492,17 @@ func TestSyncTopics(t *testing.T) {
 		}
 		one(t, pool, want, state)
 	}
-	sync("audit crm | orders>audit orders>crm", []string{"crm", "audit"}, map[string][]string{"orders": {"crm", "audit", "crm"}})
+	sync("audit crm | orders>audit orders>crm", []string{"crm", "audit"},
+		map[string][]string{"orders": {"crm", "audit", "crm"}})
 	run(t, pool, `create function written() returns trigger language plpgsql as $$ begin raise exception 'written'; end $$;
 		create trigger written after insert or update or delete on outbox_topics for each row execute function written()`)
-	sync("audit crm | orders>audit orders>crm", []string{"crm", "audit"}, map[string][]string{"orders": {"crm", "audit"}}) // writes nothing
+	sync("audit crm | orders>audit orders>crm", []string{"crm", "audit"},
+		map[string][]string{"orders": {"crm", "audit"}}) // writes nothing
 	run(t, pool, `drop trigger written on outbox_topics`)
 
 	err := outbox.SyncTopics(ctx, pool, []string{"crm", ""}, map[string][]string{"a": nil, "b": {"crm", "x"}, "": {"crm"}})
-	for _, want := range []string{"topics.a: has no destinations", `topics.b: destination "x" is not configured`, "topics: a name is empty", "destinations: a name is empty"} {
+	for _, want := range []string{"topics.a: has no destinations", `topics.b: destination "x" is not configured`,
+		"topics: a name is empty", "destinations: a name is empty"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error = %v; want one with %q", err, want)
 		}
