@@ -8,8 +8,8 @@ import (
 // Config is what an operator may set about claiming. DefaultConfig returns a complete one.
 type Config struct {
 	// Lease is how long a claimed message belongs to its worker; claim.lease, default 60 s (a guess: a worker that is
-	// killed delays its messages by this much). It must cover the time that a message may wait for its turn and be sent;
-	// deliver checks that against its destinations.
+	// killed delays its messages by this much). It must cover the time that a message may wait for its turn and be
+	// sent; deliver checks that against its destinations.
 	Lease time.Duration
 }
 

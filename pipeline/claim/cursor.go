@@ -15,14 +15,14 @@ type cursor struct {
 // fullEvery is the least time between two claims from the beginning, and fullShare the part of the time that they may
 // take at most: where they are slow they become rare. slack is how far behind the newest message claimed the next walk
 // begins where there is no backlog: what was committed in another order than that of run_after is found at once within
-// it. Guesses, but for the first, which is the poll interval.
+// it. The first is the poll interval; the others are guesses.
 const (
 	fullEvery = time.Second
 	fullShare = 20 // one twentieth
 	slack     = 2 * time.Second
 )
 
-// start gives where a claim at this time begins, and whether that is the beginning.
+// start returns where a claim at this time begins, and whether that is the beginning.
 func (c *cursor) start(now time.Time) (t time.Time, id int64, full bool) {
 	if !now.Before(c.fullAt) {
 		return time.Time{}, 0, true

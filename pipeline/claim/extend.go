@@ -21,8 +21,8 @@ where o.message_id = any (array(select message_id from lease))
     and o.message_id = l.message_id and o.lease_token = l.token
 returning o.message_id`
 
-// Extend makes leases last for Lease() from now on, and gives the new ends of those that are still held, by message. It
-// reads ids and tokens only.
+// Extend makes leases last for Config.Lease from now on, and returns the new ends of those that are still held, by
+// message. It reads ids and tokens only.
 func (q *Queue) Extend(ctx context.Context, leases []pipeline.Lease) (map[int64]time.Time, error) {
 	leases = slices.Clone(leases)
 	slices.SortFunc(leases, func(a, b pipeline.Lease) int { return cmp.Compare(a.ID, b.ID) })

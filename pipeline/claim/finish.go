@@ -11,10 +11,10 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-// sentSQL records that messages were sent, with the attempt, where the result's token still stands on the row. The token
-// alone fences: a lease that has run out but that nobody took since may still record its result, which saves repeating
-// what was done. Rows are looked up by primary key in the order of their ids; see claimSQL for the array. Only where some
-// were refused are they looked for, and noted as late.
+// sentSQL records that messages were sent, with the attempt, where the result's token still stands on the row. The
+// token alone fences: a lease that has run out but that nobody took since may still record its result, which saves
+// repeating what was done. Rows are looked up by primary key in the order of their ids; see claimSQL for the array.
+// Only where some came late does it look for them, and note them.
 const sentSQL = `
 with result as materialized (
     select * from unnest($1::bigint[], $2::text[]::uuid[], $3::integer[], $4::float8[], $5::float8[])
@@ -22,7 +22,9 @@ with result as materialized (
 ), recorded as (
     update outbox o
     set status = 'sent', finished_at = now(), locked_until = null, lease_token = null, last_error = null,
-        attempt_started_at = now() - r.started_ago * interval '1 second', attempt_seconds = r.latency, attempt_http_status = nullif(r.http_status, 0)
+        attempt_started_at = now() - r.started_ago * interval '1 second',
+        attempt_seconds = r.latency,
+        attempt_http_status = nullif(r.http_status, 0)
     from result r
     where o.message_id = any (array(select message_id from result))
         and o.message_id = r.message_id and o.lease_token = r.token
@@ -31,28 +33,34 @@ with result as materialized (
     insert into outbox_attempts (message_id, started_at, latency_seconds, status, http_status)
     select message_id, now() - started_ago * interval '1 second', latency, 'late', nullif(http_status, 0)
     from result
-    where (select count(*) from recorded) < cardinality($1) and (message_id, token) not in (select message_id, token from recorded)
+    where (select count(*) from recorded) < cardinality($1)
+        and (message_id, token) not in (select message_id, token from recorded)
 )
 select 'sent', count(*) from recorded`
 
-// finishSQL records results of every kind, with the same fence, and notes the attempts that were made but for those by
-// which messages were sent. Released gives the attempt back.
+// finishSQL records results of every kind, with the same fence, and notes the attempts that were made, except those by
+// which messages were sent. Released takes the attempt off again.
 const finishSQL = `
 with result as (
-    select * from unnest($1::bigint[], $2::text[]::uuid[], $3::text[], $4::float8[], $5::text[], $6::integer[], $7::float8[], $8::float8[])
+    select * from unnest($1::bigint[], $2::text[]::uuid[], $3::text[], $4::float8[], $5::text[], $6::integer[],
+            $7::float8[], $8::float8[])
         as r (message_id, token, status, retry_in, error, http_status, started_ago, latency)
 ), recorded as (
     update outbox o
     set status = case r.status when 'released' then o.status else r.status end,
         attempts = o.attempts - case r.status when 'released' then 1 else 0 end,
-        run_after = case when r.status in ('failed', 'released') then now() + r.retry_in * interval '1 second' else o.run_after end,
+        run_after = case
+            when r.status in ('failed', 'released') then now() + r.retry_in * interval '1 second'
+            else o.run_after end,
         locked_until = null,
         lease_token = null,
         finished_at = case when r.status in ('sent', 'dead', 'skipped') then now() end,
         last_error = case r.status when 'released' then o.last_error when 'sent' then null else nullif(r.error, '') end,
-        attempt_started_at = case when r.status = 'sent' and r.started_ago >= 0 then now() - r.started_ago * interval '1 second' end,
+        attempt_started_at = case
+            when r.status = 'sent' and r.started_ago >= 0 then now() - r.started_ago * interval '1 second' end,
         attempt_seconds = case when r.status = 'sent' and r.started_ago >= 0 then r.latency end,
-        attempt_http_status = case when r.status = 'sent' and r.started_ago >= 0 then nullif(r.http_status, 0) end
+        attempt_http_status = case
+            when r.status = 'sent' and r.started_ago >= 0 then nullif(r.http_status, 0) end
     from result r
     where o.message_id = any (array(select message_id from result))
         and o.message_id = r.message_id and o.lease_token = r.token
@@ -66,9 +74,9 @@ with result as (
 )
 select status, count(*) from recorded group by status`
 
-// Finish records results, all or none, and gives how many it refused since their lease had run out and the message changed
-// hands. After an error nothing is known to be recorded, and repeating the call is harmless: should all have been recorded,
-// and only the answer been lost, they count as late then. It borrows results until it returns.
+// Finish records results, all or none, and returns how many came late: their lease had run out and the message had
+// changed hands. After an error nothing is known to be recorded, and repeating the call is harmless: should all have
+// been recorded, and only the answer been lost, they count as late then. It borrows results until it returns.
 func (q *Queue) Finish(ctx context.Context, results []pipeline.Result) (late int, err error) {
 	if len(results) == 0 {
 		return 0, nil

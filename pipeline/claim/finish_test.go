@@ -32,7 +32,8 @@ func TestFinishRecords(t *testing.T) {
 		"skipped 1 now done none",
 		"pending 0 now open none",
 	} {
-		got := value(t, pool, `select concat_ws(' ', status, attempts, case when run_after > now() + interval '10 seconds' then 'later' else 'now' end,
+		got := value(t, pool, `select concat_ws(' ', status, attempts, case
+			when run_after > now() + interval '10 seconds' then 'later' else 'now' end,
 			case when finished_at is null then 'open' else 'done' end, coalesce(last_error, 'none'))
 			from outbox where message_id = $1 and locked_until is null and lease_token is null`, leases[i].ID)
 		if got != want {
@@ -58,7 +59,8 @@ func TestExpiredLeaseChangesNothing(t *testing.T) {
 	}
 	row := `select o::text from outbox o`
 	before := value(t, pool, row)
-	for _, status := range []pipeline.DeliveryStatus{pipeline.Sent, pipeline.Failed, pipeline.Dead, pipeline.Skipped, pipeline.Released} {
+	for _, status := range []pipeline.DeliveryStatus{pipeline.Sent, pipeline.Failed, pipeline.Dead, pipeline.Skipped,
+		pipeline.Released} {
 		if late := finish(t, q, result(old, status)); late != 1 {
 			t.Errorf("Finish(%s) under the old token: late = %d; want 1", status, late)
 		}
@@ -107,17 +109,22 @@ func TestAttemptsAreNoted(t *testing.T) {
 	exec(t, pool, `update outbox set locked_until = now() - interval '1 second'`)
 	fromTheBeginning(q)
 	second := claim(t, q, "crm", 2)
-	if late := finish(t, q, tried(second[0], pipeline.Sent, 200, ""), tried(first[1], pipeline.Sent, 204, "")); late != 1 {
+	if late := finish(t, q, tried(second[0], pipeline.Sent, 200, ""), tried(first[1], pipeline.Sent, 204,
+		"")); late != 1 {
 		t.Errorf("late = %d; want 1", late)
 	}
 	// With something that was not sent another statement records them.
-	if late := finish(t, q, tried(second[1], pipeline.Failed, 500, ""), tried(first[0], pipeline.Sent, 202, "")); late != 1 {
+	if late := finish(t, q, tried(second[1], pipeline.Failed, 500, ""), tried(first[0], pipeline.Sent, 202,
+		"")); late != 1 {
 		t.Errorf("late = %d; want 1", late)
 	}
-	got := value(t, pool, `select string_agg(concat_ws(' ', message_id, coalesce(attempt::text, '-'), status, coalesce(http_status::text, '-'), latency_seconds,
-		coalesce(error, '-'), started_at between now() - interval '2 minutes' and now() - interval '1 minute'), ', ' order by attempt, http_status desc)
+	got := value(t, pool, `select string_agg(concat_ws(' ', message_id, coalesce(attempt::text, '-'), status,
+		coalesce(http_status::text, '-'), latency_seconds,
+		coalesce(error, '-'), started_at between now() - interval '2 minutes' and now() - interval '1 minute'), ', '
+		    order by attempt, http_status desc)
 		from outbox_all_attempts`)
-	want := fmt.Sprintf("%[1]d 1 failed 503 0.25 HTTP 503 t, %[2]d 1 failed 500 0.25 - t, %[1]d 2 sent 200 0.25 - t, %[2]d - late 204 0.25 - t, %[1]d - late 202 0.25 - t", first[0].ID, first[1].ID)
+	want := fmt.Sprintf("%[1]d 1 failed 503 0.25 HTTP 503 t, %[2]d 1 failed 500 0.25 - t, %[1]d 2 sent 200 0.25 - t, "+
+		"%[2]d - late 204 0.25 - t, %[1]d - late 202 0.25 - t", first[0].ID, first[1].ID)
 	if got != want {
 		t.Errorf("attempts = %s\nwant %s", got, want)
 	}
@@ -139,7 +146,8 @@ func TestFinishIsAllOrNothing(t *testing.T) {
 		results = append(results, r)
 	}
 	for _, status := range statuses { // each in turn is what the database refuses
-		exec(t, pool, fmt.Sprintf(`create trigger refuse before update on outbox for each row when (new.status = '%s') execute function refuse()`, status))
+		exec(t, pool, fmt.Sprintf(`create trigger refuse before update on outbox for each row when (new.status = '%s')
+			execute function refuse()`, status))
 		if late, err := q.Finish(t.Context(), results); err == nil {
 			t.Fatalf("Finish while %s is refused = %d late; want an error", status, late)
 		}
@@ -151,7 +159,8 @@ func TestFinishIsAllOrNothing(t *testing.T) {
 	if late := finish(t, q, results...); late != 0 || testutil.ToFloat64(q.metrics.lateWrites) != 0 {
 		t.Errorf("late = %d, late_writes_total = %v; want 0", late, testutil.ToFloat64(q.metrics.lateWrites))
 	}
-	got := value(t, pool, `select string_agg(concat_ws(' ', message_id, attempt, status, http_status), ', ' order by message_id) from outbox_all_attempts`)
+	got := value(t, pool, `select string_agg(concat_ws(' ', message_id, attempt, status, http_status), ', '
+		order by message_id) from outbox_all_attempts`)
 	want := fmt.Sprintf("%d 1 sent 200, %d 1 failed 201, %d 1 dead 202", leases[0].ID, leases[1].ID, leases[2].ID)
 	if got != want {
 		t.Errorf("attempts = %s; want %s", got, want)

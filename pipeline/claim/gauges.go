@@ -32,8 +32,8 @@ select coalesce(extract(epoch from max(clock_timestamp() - xact_start)), 0)::flo
 from pg_stat_activity
 where backend_xmin is not null and pid <> pg_backend_pid() and backend_type in ('client backend', 'walsender')`
 
-// Run keeps the gauges of the backlog fresh until ctx ends, and returns nil. A count that fails is counted as an error and
-// repeated at the next turn; meanwhile the gauges keep what they had.
+// Run keeps the gauges of the backlog fresh until ctx ends, and returns nil. A count that fails is counted as an error
+// and repeated at the next turn; meanwhile the gauges keep what they had.
 func (q *Queue) Run(ctx context.Context) error {
 	tick := time.NewTicker(gaugeInterval)
 	defer tick.Stop()

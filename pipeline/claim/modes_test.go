@@ -14,7 +14,8 @@ import (
 
 // Every statement works in each of pgx's modes, so that any pooler may stand in between.
 func TestExecModes(t *testing.T) {
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe,
+		pgx.QueryExecModeDescribeExec,
 		pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		pool := pgtest.New(t)
 		cfg, err := pgxpool.ParseConfig(pool.Config().ConnString())
@@ -44,7 +45,8 @@ func TestExecModes(t *testing.T) {
 		failed.Error, failed.StartedAt, failed.RetryIn = `quotes ' " \ and ☕`, time.Now(), time.Hour
 		sent := result(leases[3], pipeline.Sent)
 		sent.HTTPStatus, sent.StartedAt, sent.Latency = 204, time.Now(), time.Millisecond
-		if late, err := q.Finish(t.Context(), []pipeline.Result{failed, result(leases[1], pipeline.Dead), sent}); err != nil || late != 0 {
+		if late, err := q.Finish(t.Context(), []pipeline.Result{failed, result(leases[1], pipeline.Dead),
+			sent}); err != nil || late != 0 {
 			t.Errorf("%s: Finish = %d late, %v", mode, late, err)
 		}
 		if got := value(t, pool, `select last_error from outbox where status = 'failed'`); got != failed.Error {
@@ -54,8 +56,10 @@ func TestExecModes(t *testing.T) {
 			t.Errorf("%s: count: %v", mode, err)
 		}
 		for i, want := range map[int]string{0: "failed", 3: "sent"} {
-			if row, attempts, err := Show(t.Context(), other, leases[i].ID); err != nil || row.Status != want || len(attempts) != 1 || attempts[0].Status != want {
-				t.Errorf("%s: Show = %s, attempts %+v, %v; want %s, and one attempt", mode, row.Status, attempts, err, want)
+			if row, attempts, err := Show(t.Context(), other, leases[i].ID); err != nil || row.Status != want ||
+				len(attempts) != 1 || attempts[0].Status != want {
+				t.Errorf("%s: Show = %s, attempts %+v, %v; want %s, and one attempt", mode, row.Status, attempts, err,
+					want)
 			}
 		}
 		if n, _, err := Retry(t.Context(), other, Filter{Statuses: []string{"dead"}}, 0, 10); err != nil || n != 1 {
@@ -64,7 +68,8 @@ func TestExecModes(t *testing.T) {
 		if n, _, err := Discard(t.Context(), other, Filter{IDs: []int64{leases[2].ID}}, 0, 10); err != nil || n != 1 {
 			t.Errorf("%s: Discard = %d, %v; want 1", mode, n, err)
 		}
-		if groups, err := Count(t.Context(), other, Filter{}); fmt.Sprint(groups) != "[{crm failed 1} {crm pending 1} {crm sent 1} {crm skipped 1}]" {
+		if groups, err := Count(t.Context(), other,
+			Filter{}); fmt.Sprint(groups) != "[{crm failed 1} {crm pending 1} {crm sent 1} {crm skipped 1}]" {
 			t.Errorf("%s: Count = %v, %v", mode, groups, err)
 		}
 	}

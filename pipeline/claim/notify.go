@@ -45,8 +45,8 @@ func NewNotifier(pool *pgxpool.Pool, metrics *NotifierMetrics, log *slog.Logger)
 // Notify asks for a notification. It never blocks.
 func (n *Notifier) Notify() { wait.Nudge(n.asked) }
 
-// Run sends notifications, and calls wake when another node sent one, until ctx ends; then it returns nil. wake must not
-// block; nil is for a node that delivers nothing. A failure is counted and tried again.
+// Run sends notifications, and calls wake when another node sent one, until ctx ends; then it returns nil. wake must
+// not block; nil is for a node that delivers nothing. A failure is counted and tried again.
 func (n *Notifier) Run(ctx context.Context, wake func()) error {
 	var parts conc.WaitGroup
 	parts.Go(func() { n.notify(ctx) })

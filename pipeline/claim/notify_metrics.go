@@ -16,7 +16,8 @@ func NewNotifierMetrics(reg prometheus.Registerer) *NotifierMetrics {
 		received: prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_claim_notifications_received_total",
 			Help: "Notifications of due messages by which another node woke this one."}),
 		failed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_claim_notification_failures_total",
-			Help: "Failures to notify other nodes or to listen to them; polling finds the messages."}, []string{"part"}),
+			Help: "Failures to notify other nodes or to listen to them; polling finds the messages."},
+			[]string{"part"}),
 	}
 	reg.MustRegister(m.sent, m.received, m.failed)
 	return m

@@ -32,8 +32,8 @@ type Filter struct {
 	OlderThan, NewerThan time.Duration
 }
 
-// whereSQL is the filter. These statements are planned anew each time, so what is empty is gone before the plan is made:
-// dead messages are found by outbox_dead, and ids by the primary key.
+// whereSQL is the filter. These statements are planned anew each time, so what is empty is gone before the plan is
+// made: dead messages are found by outbox_dead, and ids by the primary key.
 const whereSQL = `
 where (cardinality($1::bigint[]) = 0 or message_id = any ($1)) and ($2::integer = 0 or tenant_id = $2)
     and ($3::text = '' or destination = $3) and ($4::text = '' or type = $4) and ($5::text = '' or subject_key = $5)
@@ -50,7 +50,8 @@ func (f Filter) args(more ...any) []any {
 	if statuses == nil {
 		statuses = []string{}
 	}
-	return append([]any{pgx.QueryExecModeCacheDescribe, ids, f.Tenant, f.Destination, f.Type, f.Subject, f.Error, statuses,
+	return append([]any{pgx.QueryExecModeCacheDescribe, ids, f.Tenant, f.Destination, f.Type, f.Subject, f.Error,
+		statuses,
 		f.OlderThan.Seconds(), f.NewerThan.Seconds()}, more...)
 }
 
@@ -84,7 +85,7 @@ const listSQL = rowSQL + whereSQL + `
 order by message_id desc
 limit $11`
 
-// List gives messages, newest first: at most limit of those before the given id (0: from the newest).
+// List returns messages, newest first: at most limit of those before the given id (0: from the newest).
 func List(ctx context.Context, db DB, f Filter, before int64, limit int) ([]Row, error) {
 	rows, err := db.Query(ctx, listSQL, f.args(before, limit)...)
 	if err != nil {
@@ -115,10 +116,10 @@ from outbox_all_attempts
 where message_id = $1
 order by started_at`
 
-// ErrNoMessage: there is no message with this id; it may have been pruned.
+// ErrNoMessage means that no message has this id; it may have been pruned.
 var ErrNoMessage = errors.New("no such message")
 
-// Show gives one message with its attempts, oldest first.
+// Show returns one message with its attempts, oldest first.
 func Show(ctx context.Context, db DB, id int64) (Row, []Attempt, error) {
 	list, err := List(ctx, db, Filter{IDs: []int64{id}}, 0, 1)
 	if err != nil {
@@ -147,7 +148,7 @@ type Group struct {
 const countSQL = `select destination, status, count(*) as messages from outbox` + whereSQL + `
 group by destination, status order by destination, status`
 
-// Count says what a filter picks.
+// Count returns how many messages a filter picks.
 func Count(ctx context.Context, db DB, f Filter) ([]Group, error) {
 	rows, err := db.Query(ctx, countSQL, f.args()...)
 	if err != nil {
@@ -160,8 +161,8 @@ func Count(ctx context.Context, db DB, f Filter) ([]Group, error) {
 	return groups, nil
 }
 
-// retrySQL makes messages due. What was final starts anew, as another redrive; what waits for its next attempt keeps its
-// count. Messages under a lease are left to their worker. The attempt by which one was sent moves to the others.
+// retrySQL makes messages due. What was final starts anew, as another redrive; what waits for its next attempt keeps
+// its count. Messages under a lease are left to their worker. The attempt by which one was sent moves to the others.
 const retrySQL = `
 with picked as materialized (
     select message_id, attempts, attempt_started_at, attempt_seconds, attempt_http_status
@@ -185,14 +186,14 @@ set status = case when status in ('pending', 'failed') then status else 'pending
 where message_id = any (array(select message_id from picked))
 returning message_id`
 
-// Retry makes messages due again: at most limit of those after the given id, in the order of ids. It gives how many it
-// changed and the last of their ids, from which the next call goes on; fewer than limit means that it is through. A
-// message keeps its idempotency key, so a receiver that did take it before can tell.
+// Retry makes messages due again: at most limit of those after the given id, in the order of ids. It returns how many
+// it changed and the last of their ids, from which the next call goes on; fewer than limit means that it is through. A
+// message keeps its idempotency key, so a receiver that took it before recognises it.
 func Retry(ctx context.Context, db DB, f Filter, after int64, limit int) (changed int, last int64, err error) {
 	return change(ctx, db, "retry", retrySQL, f.args(after, limit), after)
 }
 
-// discardSQL gives messages up. A worker that has one under a lease may be sending it just now; its result is refused.
+// discardSQL gives messages up. A worker that has one under a lease may be sending it just now; its result comes late.
 const discardSQL = `
 with picked as materialized (
     select message_id

@@ -15,9 +15,11 @@ func TestListFilters(t *testing.T) {
 	pool := pgtest.New(t)
 	insert(t, pool, "crm", 3)
 	insert(t, pool, "mail", 2)
-	exec(t, pool, `update outbox set status = 'dead', last_error = 'HTTP 410: gone' where dedupe_key in ('crm:1', 'mail:1')`)
+	exec(t, pool, `update outbox set status = 'dead', last_error = 'HTTP 410: gone'
+		where dedupe_key in ('crm:1', 'mail:1')`)
 	exec(t, pool, `update outbox set tenant_id = 2 where dedupe_key = 'crm:2'`)
-	exec(t, pool, `update outbox set created_at = now() - interval '2 days', type = 'goodbye' where dedupe_key = 'crm:3'`)
+	exec(t, pool, `update outbox set created_at = now() - interval '2 days', type = 'goodbye'
+		where dedupe_key = 'crm:3'`)
 	exec(t, pool, `update outbox set locked_until = now() + interval '1 minute' where dedupe_key = 'mail:2'`)
 	check := func(f Filter, want string) {
 		t.Helper()
@@ -69,10 +71,12 @@ func TestShow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if row.Status != "dead" || row.Attempts != 1 || row.LastError != "HTTP 410" || row.FinishedAt == nil || string(row.Payload) != `{"i": 1}` || row.RuleID != "welcome" {
+	if row.Status != "dead" || row.Attempts != 1 || row.LastError != "HTTP 410" || row.FinishedAt == nil ||
+		string(row.Payload) != `{"i": 1}` || row.RuleID != "welcome" {
 		t.Errorf("row = %+v", row)
 	}
-	if len(attempts) != 1 || attempts[0].Number != 1 || attempts[0].HTTPStatus != 410 || attempts[0].Status != "dead" || attempts[0].Latency.Round(time.Millisecond) != 30*time.Millisecond {
+	if len(attempts) != 1 || attempts[0].Number != 1 || attempts[0].HTTPStatus != 410 || attempts[0].Status != "dead" ||
+		attempts[0].Latency.Round(time.Millisecond) != 30*time.Millisecond {
 		t.Errorf("attempts = %+v", attempts)
 	}
 	if _, _, err := Show(t.Context(), pool, -1); !errors.Is(err, ErrNoMessage) {
@@ -99,12 +103,14 @@ func TestRetry(t *testing.T) {
 		t.Fatalf("Retry after %d = %d, %v; want the fifth: the fourth is leased", last, n, err)
 	}
 	for i, want := range []string{"pending 0 1", "failed 1 0", "pending 0 1", "pending 1 0", "pending 0 0"} {
-		if got := value(t, pool, `select concat_ws(' ', status, attempts, redrives) from outbox where dedupe_key = 'crm:' || $1`, fmt.Sprint(i+1)); got != want {
+		if got := value(t, pool, `select concat_ws(' ', status, attempts, redrives) from outbox
+			where dedupe_key = 'crm:' || $1`, fmt.Sprint(i+1)); got != want {
 			t.Errorf("message %d = %s; want %s", i+1, got, want)
 		}
 	}
 	again := claim(t, q, "crm", 10)
-	if len(again) != 4 || again[0].ID != leases[0].ID || again[0].Redrives != 1 || again[0].IdempotencyKey != leases[0].IdempotencyKey {
+	if len(again) != 4 || again[0].ID != leases[0].ID || again[0].Redrives != 1 ||
+		again[0].IdempotencyKey != leases[0].IdempotencyKey {
 		t.Errorf("claimed %+v; want all but the leased one, the first as redrive 1 with its old key", again)
 	}
 }
@@ -123,11 +129,13 @@ func TestRetryKeepsTheSentAttempt(t *testing.T) {
 			t.Fatalf("Show after %d deliveries = %+v, %v", i+1, attempts, err)
 		}
 		for n, a := range attempts {
-			if a.Number != 1 || a.Status != "sent" || a.HTTPStatus != 200+n || a.Latency.Round(time.Millisecond) != 30*time.Millisecond || time.Since(a.StartedAt) > time.Minute {
+			if a.Number != 1 || a.Status != "sent" || a.HTTPStatus != 200+n ||
+				a.Latency.Round(time.Millisecond) != 30*time.Millisecond || time.Since(a.StartedAt) > time.Minute {
 				t.Errorf("attempt %d = %+v", n, a)
 			}
 		}
-		if changed, _, err := Retry(t.Context(), pool, Filter{Statuses: []string{"sent"}}, 0, 1); err != nil || changed != 1 {
+		if changed, _, err := Retry(t.Context(), pool, Filter{Statuses: []string{"sent"}}, 0, 1); err != nil ||
+			changed != 1 {
 			t.Fatalf("Retry = %d, %v; want 1", changed, err)
 		}
 	}
@@ -148,8 +156,11 @@ func TestDiscard(t *testing.T) {
 	if late := finish(t, q, result(leases[1], pipeline.Sent)); late != 1 {
 		t.Errorf("the worker's result: late = %d; want it refused", late)
 	}
-	got := value(t, pool, `select string_agg(concat_ws(' ', status, finished_at is not null, last_error), ', ' order by message_id) from outbox`)
-	if want := "skipped t discarded by an operator; before: HTTP 410, skipped t discarded by an operator, skipped t discarded by an operator"; got != want {
+	got := value(t, pool, `select string_agg(concat_ws(' ', status, finished_at is not null, last_error), ', '
+		order by message_id) from outbox`)
+	want := "skipped t discarded by an operator; before: HTTP 410, skipped t discarded by an operator, " +
+		"skipped t discarded by an operator"
+	if got != want {
 		t.Errorf("rows = %s\nwant %s", got, want)
 	}
 	if n, _, err := Discard(t.Context(), pool, Filter{}, 0, 10); err != nil || n != 0 {

@@ -27,15 +27,21 @@ func TestPlans(t *testing.T) {
 		case "analyzed":
 			exec(t, pool, `analyze outbox`)
 		}
-		plan := explain(t, pool, claimSQL, []string{"crm", "sales"}, []int32{500, 500}, 60.0, pipeline.NewUUIDv4(), []int16{0, 1},
+		plan := explain(t, pool, claimSQL, []string{"crm", "sales"}, []int32{500, 500}, 60.0, pipeline.NewUUIDv4(),
+			[]int16{0, 1},
 			[]time.Time{{}, {}}, []int64{0, 0})
-		if !strings.Contains(plan, "Index Scan using outbox_claimable on outbox m ") || strings.Contains(plan, "Sort Key") || !strings.Contains(plan, "AND (ROW(run_after, message_id) > ROW(") || !byKey.MatchString(plan) || strings.Contains(plan, "Seq Scan") {
-			t.Errorf("claim, %s, is not planned as one walk along outbox_claimable and lookups by key:\n%s", state, plan)
+		if !strings.Contains(plan, "Index Scan using outbox_claimable on outbox m ") ||
+			strings.Contains(plan, "Sort Key") || !strings.Contains(plan, "AND (ROW(run_after, message_id) > ROW(") ||
+			!byKey.MatchString(plan) || strings.Contains(plan, "Seq Scan") {
+			t.Errorf("claim, %s, is not planned as one walk along outbox_claimable and lookups by key:\n%s", state,
+				plan)
 		}
 		ids, tokens := make([]int64, 500), slices.Repeat([]string{pipeline.NewUUIDv4().String()}, 500)
 		for name, plan := range map[string]string{
-			"sent": explain(t, pool, sentSQL, ids, tokens, make([]int32, 500), make([]float64, 500), make([]float64, 500)),
-			"finish": explain(t, pool, finishSQL, ids, tokens, make([]string, 500), make([]float64, 500), make([]string, 500),
+			"sent": explain(t, pool, sentSQL, ids, tokens, make([]int32, 500), make([]float64, 500),
+				make([]float64, 500)),
+			"finish": explain(t, pool, finishSQL, ids, tokens, make([]string, 500), make([]float64, 500),
+				make([]string, 500),
 				make([]int32, 500), make([]float64, 500), make([]float64, 500)),
 		} {
 			if !byKey.MatchString(plan) || strings.Contains(plan, "Seq Scan on outbox ") {
@@ -80,7 +86,8 @@ func TestPlansFollowTheTable(t *testing.T) {
 	seqScans := func() (n int) {
 		var claims int
 		for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
-			err := pool.QueryRow(t.Context(), `select seq_scan, (select idx_scan from pg_stat_user_indexes where indexrelname = 'outbox_claimable')
+			err := pool.QueryRow(t.Context(), `select seq_scan, (select idx_scan from pg_stat_user_indexes
+				where indexrelname = 'outbox_claimable')
 				from pg_stat_user_tables where relname = 'outbox'`).Scan(&n, &claims)
 			if err != nil {
 				t.Fatal(err)
@@ -90,7 +97,8 @@ func TestPlansFollowTheTable(t *testing.T) {
 			}
 			exec(t, pool, `select pg_sleep(0.05)`)
 		}
-		t.Fatalf("%d scans of outbox_claimable in the statistics; want %v", claims, testutil.ToFloat64(q.metrics.claims))
+		t.Fatalf("%d scans of outbox_claimable in the statistics; want %v", claims,
+			testutil.ToFloat64(q.metrics.claims))
 		return 0
 	}
 	before := seqScans()
@@ -132,7 +140,8 @@ func TestClaimIsHOT(t *testing.T) {
 	deadline := time.Now().Add(30 * time.Second)
 	for {
 		var updated, hot int
-		err := pool.QueryRow(t.Context(), `select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'outbox'`).Scan(&updated, &hot)
+		err := pool.QueryRow(t.Context(), `select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables
+			where relname = 'outbox'`).Scan(&updated, &hot)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-// Package claim gives out the outbox's messages, each to one worker at a time, and records what became of them.
+// Package claim leases the outbox's messages, each to one worker at a time, and records what became of them.
 //
 // Claim leases due messages: it marks them with an end and a fresh token, and commits; nothing is locked while they are
 // delivered. Finish records results in bulk, and only for leases whose token still stands on the row: a worker whose
@@ -44,7 +44,8 @@ func New(cfg Config, pool *pgxpool.Pool, metrics *Metrics, log *slog.Logger) (*Q
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	q := &Queue{cfg: cfg, pool: pool, metrics: metrics, log: log, counted: map[string]struct{}{}, cursors: map[string]*cursor{}}
+	q := &Queue{cfg: cfg, pool: pool, metrics: metrics, log: log, counted: map[string]struct{}{},
+		cursors: map[string]*cursor{}}
 	// A prepared statement keeps its plan. One made while the outbox was empty reads the whole table, and would go on
 	// doing so while it fills. Planning takes 0.2 ms for a whole batch. Who chose another mode, for a pooler, keeps it.
 	q.mode = pool.Config().ConnConfig.DefaultQueryExecMode
@@ -79,7 +80,8 @@ with due as materialized (
             and (locked_until is null or locked_until <= now())
             and (w.keep_order = 0 or not exists (
                 select from outbox before
-                where before.destination = m.destination and before.tenant_id = m.tenant_id and before.subject_key = m.subject_key
+                where before.destination = m.destination and before.tenant_id = m.tenant_id
+                    and before.subject_key = m.subject_key
                     and before.message_id < m.message_id and before.status in ('pending', 'failed', 'dead')
                     and (before.status <> 'dead' or w.keep_order = 2)))
         order by run_after, message_id
@@ -94,8 +96,8 @@ returning message_id, tenant_id, type, subject_key, idempotency_key, destination
     rule_id is not null, created_at, attempts, redrives, run_after`
 
 // Claim leases at most want.Room due messages of each destination, in the order of message ids. It names a destination
-// once. It returns as soon as they are committed, or with the error, after which nothing is known to be leased: whatever
-// is comes back by itself when the lease ends.
+// once. It returns as soon as they are committed, or with the error, after which nothing is known to be leased:
+// whatever is comes back by itself when the lease ends.
 func (q *Queue) Claim(ctx context.Context, wants []pipeline.Want) ([]pipeline.Lease, error) {
 	if len(wants) == 0 {
 		return nil, nil
@@ -115,23 +117,26 @@ func (q *Queue) Claim(ctx context.Context, wants []pipeline.Want) ([]pipeline.Le
 	token := pipeline.NewUUIDv4()
 	start := time.Now() // before the statement, so that Until errs on the early side
 	times, ids, full := q.starts(start, wants)
-	rows, err := q.pool.Query(ctx, claimSQL, q.mode, destinations, rooms, q.cfg.Lease.Seconds(), token, order, times, ids)
+	rows, err := q.pool.Query(ctx, claimSQL, q.mode, destinations, rooms, q.cfg.Lease.Seconds(), token, order, times,
+		ids)
 	if err != nil {
 		return nil, q.failed("claim", err)
 	}
 	taken, ends := map[string]int{}, map[string]end{}
 	var l pipeline.Lease // what rows are scanned into, one after the other
 	var runAfter time.Time
-	leases, err := pgx.AppendRows(make([]pipeline.Lease, 0, q.last.Load()), rows, func(row pgx.CollectableRow) (pipeline.Lease, error) {
+	scan := func(row pgx.CollectableRow) (pipeline.Lease, error) {
 		l = pipeline.Lease{Token: token, Until: start.Add(q.cfg.Lease)}
-		err := row.Scan(&l.ID, &l.Tenant, &l.Type, &l.SubjectKey, &l.IdempotencyKey, &l.Destination, &l.Payload, &l.Headers,
-			&l.Rule, &l.CreatedAt, &l.Attempt, &l.Redrives, &runAfter)
-		if e := ends[l.Destination]; err == nil && (runAfter.After(e.time) || runAfter.Equal(e.time) && l.ID > e.id) {
+		err := row.Scan(&l.ID, &l.Tenant, &l.Type, &l.SubjectKey, &l.IdempotencyKey, &l.Destination, &l.Payload,
+			&l.Headers, &l.Rule, &l.CreatedAt, &l.Attempt, &l.Redrives, &runAfter)
+		e := ends[l.Destination]
+		if err == nil && (runAfter.After(e.time) || runAfter.Equal(e.time) && l.ID > e.id) {
 			ends[l.Destination] = end{runAfter, l.ID}
 		}
 		taken[l.Destination]++
 		return l, err
-	})
+	}
+	leases, err := pgx.AppendRows(make([]pipeline.Lease, 0, q.last.Load()), rows, scan)
 	if err != nil {
 		return nil, q.failed("claim", err)
 	}
@@ -163,8 +168,8 @@ type end struct {
 	id   int64
 }
 
-// starts returns where to begin for each destination. Where order is kept that is always the beginning: a message becomes
-// due when the one before it is final, however old it is.
+// starts returns where to begin for each destination. Where order is kept that is always the beginning: a message
+// becomes due when the one before it is final, however old it is.
 func (q *Queue) starts(now time.Time, wants []pipeline.Want) (times []time.Time, ids []int64, full []bool) {
 	times = make([]time.Time, len(wants))
 	ids = make([]int64, len(wants))

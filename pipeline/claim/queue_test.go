@@ -48,7 +48,8 @@ func value(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) string {
 func insert(t *testing.T, pool *pgxpool.Pool, destination string, n int) {
 	t.Helper()
 	exec(t, pool, `insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, payload, headers, rule_id)
-		select 1, 'welcome', 'user-' || i, $1 || ':' || i, $1, jsonb_build_object('i', i), '{"X-Shop":"demo"}', 'welcome'
+		select 1, 'welcome', 'user-' || i, $1 || ':' || i, $1, jsonb_build_object('i', i), '{"X-Shop":"demo"}',
+		    'welcome'
 		from generate_series(1, $2) i`, destination, n)
 }
 
@@ -91,14 +92,17 @@ func TestClaimGivesTheMessage(t *testing.T) {
 		t.Fatalf("claimed %d messages; want 1", len(leases))
 	}
 	l := leases[0]
-	if l.Tenant != 1 || l.Type != "welcome" || l.SubjectKey != "user-1" || l.Destination != "crm" || string(l.Payload) != `{"i": 1}` ||
-		l.Headers["X-Shop"] != "demo" || !l.Rule || l.Attempt != 1 || l.CreatedAt.IsZero() || l.IdempotencyKey == (pipeline.UUID{}) {
+	if l.Tenant != 1 || l.Type != "welcome" || l.SubjectKey != "user-1" || l.Destination != "crm" ||
+		string(l.Payload) != `{"i": 1}` ||
+		l.Headers["X-Shop"] != "demo" || !l.Rule || l.Attempt != 1 || l.CreatedAt.IsZero() ||
+		l.IdempotencyKey == (pipeline.UUID{}) {
 		t.Errorf("lease = %+v", l)
 	}
 	if want := before.Add(q.cfg.Lease); l.Until.Before(want) || l.Until.After(want.Add(time.Minute)) {
 		t.Errorf("lease ends %s after the claim; want about %s", l.Until.Sub(before), q.cfg.Lease)
 	}
-	got := value(t, pool, `select concat_ws(' ', status, attempts, lease_token = $1, locked_until > now()) from outbox`, l.Token)
+	got := value(t, pool, `select concat_ws(' ', status, attempts, lease_token = $1, locked_until > now()) from outbox`,
+		l.Token)
 	if got != "pending 1 t t" {
 		t.Errorf("row = %q; want pending 1 t t", got)
 	}
@@ -113,8 +117,10 @@ func TestClaimKeepsRoomAndTime(t *testing.T) {
 	insert(t, pool, "crm", 10)
 	insert(t, pool, "sales", 10)
 	insert(t, pool, "paused", 10)
-	exec(t, pool, `update outbox set run_after = now() + interval '1 hour' where destination = 'sales' and dedupe_key <> 'sales:7'`)
-	exec(t, pool, `update outbox set run_after = run_after - i * interval '1 minute' from generate_series(1, 10) i where dedupe_key = 'crm:' || i`)
+	exec(t, pool, `update outbox set run_after = now() + interval '1 hour' where destination = 'sales'
+		and dedupe_key <> 'sales:7'`)
+	exec(t, pool, `update outbox set run_after = run_after - i * interval '1 minute' from generate_series(1, 10) i
+		where dedupe_key = 'crm:' || i`)
 	leases, err := q.Claim(t.Context(), []pipeline.Want{
 		{Destination: "crm", Room: 3}, {Destination: "sales", Room: 5}, {Destination: "other", Room: 7}})
 	if err != nil {
@@ -186,24 +192,28 @@ func TestExtend(t *testing.T) {
 	if end, ok := ends[leases[2].ID]; len(ends) != 1 || !ok || end.Before(before.Add(q.cfg.Lease)) {
 		t.Errorf("Extend gave %v; want an end for message %d only, %s from now", ends, leases[2].ID, q.cfg.Lease)
 	}
-	got := value(t, pool, `select string_agg(message_id::text, ' ' order by message_id) from outbox where locked_until > now() + interval '50 seconds'`)
+	got := value(t, pool, `select string_agg(message_id::text, ' ' order by message_id) from outbox
+		where locked_until > now() + interval '50 seconds'`)
 	if want := fmt.Sprintf("%d %d", taken.ID, leases[2].ID); got != want {
 		t.Errorf("leased for a minute from now: %s; want %s", got, want)
 	}
 }
 
-// Where order is kept, a subject has one message out at a time, in the order of ids; a dead one lets the others go on, or
-// holds them up.
+// Where order is kept, a subject has one message out at a time, in the order of ids; a dead one lets the others go on,
+// or holds them up.
 func TestOrder(t *testing.T) {
 	for _, order := range []pipeline.Order{pipeline.DeadSkips, pipeline.DeadBlocks} {
 		pool := pgtest.New(t)
 		q := newQueue(t, pool)
 		insert(t, pool, "crm", 4)
 		insert(t, pool, "mail", 1)
-		exec(t, pool, `update outbox set subject_key = case when dedupe_key in ('crm:1', 'crm:2', 'crm:3') then 'a' else 'b' end`)
+		exec(t, pool, `update outbox set subject_key = case when dedupe_key in ('crm:1', 'crm:2', 'crm:3') then 'a'
+			else 'b' end`)
 		// The same subject of another tenant, and of another destination, is another subject.
-		exec(t, pool, `insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, payload) values (2, 't', 'a', 'crm:5', 'crm', '{}')`)
-		exec(t, pool, `update outbox set run_after = now() - interval '1 hour' where dedupe_key = 'crm:2'`) // older, but not first
+		exec(t, pool, `insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, payload)
+			values (2, 't', 'a', 'crm:5', 'crm', '{}')`)
+		// older, but not first
+		exec(t, pool, `update outbox set run_after = now() - interval '1 hour' where dedupe_key = 'crm:2'`)
 		keys := func(leases []pipeline.Lease) string {
 			var all []string
 			for _, l := range leases {
@@ -246,7 +256,8 @@ func TestCount(t *testing.T) {
 	insert(t, pool, "sales", 2)
 	exec(t, pool, `update outbox set run_after = now() - interval '90 seconds' where dedupe_key = 'crm:1'`)
 	exec(t, pool, `update outbox set locked_until = now() + interval '1 minute' where dedupe_key = 'crm:2'`)
-	exec(t, pool, `update outbox set run_after = now() + interval '1 minute', status = 'failed' where dedupe_key = 'crm:3'`)
+	exec(t, pool, `update outbox set run_after = now() + interval '1 minute', status = 'failed'
+		where dedupe_key = 'crm:3'`)
 	exec(t, pool, `update outbox set status = 'dead' where dedupe_key = 'crm:4'`)
 	if err := q.count(t.Context()); err != nil {
 		t.Fatal(err)
@@ -285,7 +296,8 @@ func TestCount(t *testing.T) {
 }
 
 func TestShortLeaseIsRefused(t *testing.T) {
-	if _, err := New(Config{Lease: time.Millisecond}, nil, nil, nil); err == nil || !strings.Contains(err.Error(), "claim.lease") {
+	if _, err := New(Config{Lease: time.Millisecond}, nil, nil, nil); err == nil || !strings.Contains(err.Error(),
+		"claim.lease") {
 		t.Errorf("New with a lease of 1 ms = %v; want an error that names claim.lease", err)
 	}
 	if got := (Config{Lease: 4 * time.Second}).timeout(); got != 2*time.Second {

@@ -40,7 +40,8 @@ func sink(b *testing.B) (url string, received *atomic.Int64) {
 
 // stage runs claim and deliver on a database until the benchmark ends.
 func stage(b *testing.B, pool *pgxpool.Pool, text string) *deliver.Dispatcher {
-	ds, err := deliver.Parse("d", []byte("destinations:\n"+text), func(string) (string, bool) { return "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", true })
+	ds, err := deliver.Parse("d", []byte("destinations:\n"+text),
+		func(string) (string, bool) { return "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", true })
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -49,7 +50,8 @@ func stage(b *testing.B, pool *pgxpool.Pool, text string) *deliver.Dispatcher {
 	if err != nil {
 		b.Fatal(err)
 	}
-	d, err := deliver.New(deliver.DefaultConfig(), ds, q, claim.DefaultConfig().Lease, deliver.NewMetrics(prometheus.NewRegistry()), log)
+	d, err := deliver.New(deliver.DefaultConfig(), ds, q, claim.DefaultConfig().Lease,
+		deliver.NewMetrics(prometheus.NewRegistry()), log)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -84,9 +86,11 @@ func percentiles(b *testing.B, name string, all []time.Duration) {
 	}
 }
 
-const oneMessageSQL = `insert into outbox (tenant_id, type, dedupe_key, destination, payload) values (1, 't', gen_random_uuid()::text, $1, jsonb_build_object('i', $2::int))`
+const oneMessageSQL = `insert into outbox (tenant_id, type, dedupe_key, destination, payload)
+    values (1, 't', gen_random_uuid()::text, $1, jsonb_build_object('i', $2::int))`
 
-// BenchmarkIdleLatency measures how long a single message takes from its COMMIT to its receiver, when nothing else goes on.
+// BenchmarkIdleLatency measures how long a single message takes from its COMMIT to its receiver, when nothing else goes
+// on.
 func BenchmarkIdleLatency(b *testing.B) {
 	pool := pgtest.New(b)
 	url, came := timed(b)
@@ -127,7 +131,8 @@ func BenchmarkFairness(b *testing.B) {
 	}))
 	b.Cleanup(hanging.Close)
 	b.Cleanup(func() { close(hang) })
-	d := stage(b, pool, fmt.Sprintf("  - {name: crm, url: '%s', secret_env: S, allow_private: true}\n  - {name: hanging, url: '%s', secret_env: S, allow_private: true}\n", url, hanging.URL))
+	d := stage(b, pool, fmt.Sprintf("  - {name: crm, url: '%s', secret_env: S, allow_private: true}\n"+
+		"  - {name: hanging, url: '%s', secret_env: S, allow_private: true}\n", url, hanging.URL))
 	exec := func(sql string, args ...any) {
 		if _, err := pool.Exec(context.Background(), sql, args...); err != nil {
 			b.Fatal(err)
@@ -161,7 +166,8 @@ func BenchmarkFairness(b *testing.B) {
 		exec(`update outbox set status = 'sent', lease_token = null where destination = 'hanging' and status <> 'sent'`)
 		pgtest.Eventually(b, "nothing hangs any more", func() bool { return held.Load() == 0 })
 	}
-	for name, values := range map[string][]float64{"alone-p99-ms": alone, "beside-p99-ms": beside, "beside-of-alone": ratio} {
+	for name, values := range map[string][]float64{"alone-p99-ms": alone, "beside-p99-ms": beside,
+		"beside-of-alone": ratio} {
 		slices.Sort(values)
 		b.ReportMetric(values[len(values)/2], name)
 	}
@@ -180,7 +186,8 @@ func BenchmarkDeliver(b *testing.B) {
 	pool := pgtest.New(b)
 	ctx := context.Background()
 	url, received := sink(b)
-	ds, err := deliver.Parse("d", fmt.Appendf(nil, "destinations: [{name: crm, url: '%s', secret_env: S, allow_private: true}]", url),
+	ds, err := deliver.Parse("d", fmt.Appendf(nil,
+		"destinations: [{name: crm, url: '%s', secret_env: S, allow_private: true}]", url),
 		func(string) (string, bool) { return "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", true })
 	if err != nil {
 		b.Fatal(err)
@@ -190,8 +197,10 @@ func BenchmarkDeliver(b *testing.B) {
 		if _, err := pool.Exec(ctx, `truncate outbox`); err != nil {
 			b.Fatal(err)
 		}
-		_, err := pool.Exec(ctx, `insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, payload, rule_id)
-			select 1, 'welcome', 'user-' || i, gen_random_uuid()::text, 'crm', jsonb_build_object('user_id', 'user-' || i, 'plan', 'pro', 'amount', i), 'welcome'
+		_, err := pool.Exec(ctx, `insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, payload,
+			rule_id)
+			select 1, 'welcome', 'user-' || i, gen_random_uuid()::text, 'crm', jsonb_build_object('user_id',
+			    'user-' || i, 'plan', 'pro', 'amount', i), 'welcome'
 			from generate_series(1, $1) i`, messages)
 		if err != nil {
 			b.Fatal(err)
@@ -205,7 +214,8 @@ func BenchmarkDeliver(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		d, err := deliver.New(deliver.DefaultConfig(), ds, q, claim.DefaultConfig().Lease, deliver.NewMetrics(prometheus.NewRegistry()), log)
+		d, err := deliver.New(deliver.DefaultConfig(), ds, q, claim.DefaultConfig().Lease,
+			deliver.NewMetrics(prometheus.NewRegistry()), log)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -7,9 +7,9 @@ import (
 
 // breaker is a destination's circuit breaker. While it is open nothing is sent; what it holds back costs no attempt.
 //
-// It opens for a while after so many failures in a row, and when the destination asks to be left alone. Then a single
-// message is let through as a probe (half-open). If that succeeds the breaker closes; if it fails, the breaker opens for
-// twice as long.
+// It opens for a while after a number of failures in a row, and when the destination asks to be left alone. Then a
+// single message is let through as a probe (half-open). If that succeeds the breaker closes; if it fails, the breaker
+// opens for twice as long.
 type breaker struct {
 	cfg breakerConfig
 
@@ -61,8 +61,8 @@ func (b *breaker) enter(now time.Time) (ok, probe bool, wait time.Duration) {
 }
 
 // leave takes the result of a message that had entered: whether the destination did its part, and for how long it asked
-// to be left alone (0: it did not). It returns for how long the breaker opened with that (0: it did not). What was under
-// way when it opened does not count.
+// to be left alone (0: it did not). It returns for how long the breaker opened with that (0: it did not). What was
+// under way when it opened does not count.
 func (b *breaker) leave(now time.Time, probe, well bool, pause time.Duration) (opened time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -107,8 +107,12 @@ func TestBreakerCostsNoAttempts(t *testing.T) {
 	})
 	q := &fakeQueue{lease: time.Minute}
 	q.add("crm", 200)
-	d := start(t, DefaultConfig(), destinations(t, hook("crm", url, "concurrency: 1", "breaker: {failures: 5, pause: 1h, max_pause: 1h}")), q)
-	pgtest.Eventually(t, "what was held released", func() bool { return q.count(pipeline.Failed) == 5 && d.held.Load() == 0 })
+	d := start(t, DefaultConfig(), destinations(t, hook("crm", url, "concurrency: 1",
+		"breaker: {failures: 5, pause: 1h, max_pause: 1h}")), q)
+	pgtest.Eventually(t, "what was held released", func() bool {
+		return q.count(pipeline.Failed) == 5 &&
+			d.held.Load() == 0
+	})
 	if n := tries.Load(); n != 5 || q.count(pipeline.Failed) != 5 {
 		t.Errorf("%d tries, %d failed; want 5 and 5", n, q.count(pipeline.Failed))
 	}
@@ -173,7 +177,8 @@ func TestRate(t *testing.T) {
 		t.Errorf("%d held; want at most what is sent in 5 s", held)
 	}
 	d.stop()
-	if n, sent := len(q.recorded()), q.count(pipeline.Sent); n != sent+q.count(pipeline.Released) || sent > int(got.Load()) {
+	if n, sent := len(q.recorded()), q.count(pipeline.Sent); n != sent+q.count(pipeline.Released) ||
+		sent > int(got.Load()) {
 		t.Errorf("after the end: %d results, %d of them sent, %d received", n, sent, got.Load())
 	}
 }
@@ -188,7 +193,8 @@ func TestLeasesAreExtended(t *testing.T) {
 	})
 	q := &fakeQueue{lease: 2200 * time.Millisecond, lost: map[int64]bool{2: true}}
 	q.add("crm", 2)
-	d, err := New(DefaultConfig(), destinations(t, hook("crm", url, "concurrency: 1", "timeout: 100ms", "prefetch: 2")), q, q.lease, testMetrics(), discard)
+	d, err := New(DefaultConfig(), destinations(t, hook("crm", url, "concurrency: 1", "timeout: 100ms", "prefetch: 2")),
+		q, q.lease, testMetrics(), discard)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ type answer struct {
 	status     int
 	body       string // its start, for people
 	retryAfter string
-	// hold, where set, says that the destination takes nothing for so long, through no fault of the message: no attempt
+	// hold, where set, is how long the destination takes nothing, through no fault of the message: no attempt
 	// is counted.
 	hold time.Duration
 }
@@ -42,7 +42,8 @@ func classify(d *Destination, attempt int, a answer) (status pipeline.DeliverySt
 		if a.body != "" {
 			reason += ": " + a.body
 		}
-		final = a.status >= 400 && a.status <= 499 && a.status != 408 && a.status != 425 && a.status != 429 && !d.retryStatus[a.status]
+		final = a.status >= 400 && a.status <= 499 && a.status != 408 && a.status != 425 && a.status != 429 &&
+			!d.retryStatus[a.status]
 	}
 	switch {
 	case final:
@@ -95,8 +96,8 @@ func (a answer) summary() string {
 	return fmt.Sprintf("HTTP %d", a.status)
 }
 
-// pause is how long the destination asked to be left alone, by Retry-After: seconds or a date (RFC 9110). 0: it did not,
-// or not in a way that can be read.
+// pause is how long the destination asked to be left alone, by Retry-After: seconds or a date (RFC 9110). 0: it did
+// not, or not in a way that can be read.
 func (a answer) pause(now time.Time) time.Duration {
 	s := strings.TrimSpace(a.retryAfter)
 	if s == "" || a.well() {
@@ -112,7 +113,7 @@ func (a answer) pause(now time.Time) time.Duration {
 	return max(t.Sub(now), 0)
 }
 
-// schedule says how long to wait before the next attempt.
+// schedule is how long to wait before the next attempt.
 type schedule struct {
 	// waits, where set, are the waits after the first, second, ... attempt; the last one is repeated.
 	waits []time.Duration

@@ -33,7 +33,8 @@ func TestClassify(t *testing.T) {
 	for _, status := range []int{400, 401, 403, 405, 409, 410, 413, 422, 451} {
 		check(1, answer{status: status}, pipeline.Dead, "HTTP ")
 	}
-	for _, err := range []error{fasthttp.ErrTimeout, fasthttp.ErrConnectionClosed, errors.New("dial: refused"), fasthttp.ErrNoFreeConns} {
+	for _, err := range []error{fasthttp.ErrTimeout, fasthttp.ErrConnectionClosed, errors.New("dial: refused"),
+		fasthttp.ErrNoFreeConns} {
 		check(1, answer{err: err}, pipeline.Failed, describe(err))
 		check(6, answer{err: err}, pipeline.Dead, describe(err))
 	}
@@ -42,7 +43,8 @@ func TestClassify(t *testing.T) {
 
 func TestScheduleExponential(t *testing.T) {
 	exact := schedule{base: 15 * time.Second, max: time.Hour}
-	for attempt, want := range map[int]time.Duration{1: 15 * time.Second, 2: 30 * time.Second, 3: time.Minute, 5: 4 * time.Minute,
+	for attempt, want := range map[int]time.Duration{1: 15 * time.Second, 2: 30 * time.Second, 3: time.Minute,
+		5: 4 * time.Minute,
 		8: 32 * time.Minute, 9: time.Hour, 10: time.Hour, 1000: time.Hour} {
 		if got := exact.wait(attempt); got != want {
 			t.Errorf("wait(%d) = %s; want %s", attempt, got, want)
@@ -57,13 +59,15 @@ func TestScheduleExponential(t *testing.T) {
 		low, high = low || got < 30*time.Second, high || got > 90*time.Second
 	}
 	if !low || !high {
-		t.Errorf("a thousand waits with full jitter: below a quarter: %t, above three quarters: %t; want both", low, high)
+		t.Errorf("a thousand waits with full jitter: below a quarter: %t, above three quarters: %t; want both", low,
+			high)
 	}
 }
 
 func TestScheduleList(t *testing.T) {
 	s := schedule{waits: []time.Duration{0, 5 * time.Second, time.Minute}}
-	for attempt, want := range map[int]time.Duration{1: 0, 2: 5 * time.Second, 3: time.Minute, 4: time.Minute, 99: time.Minute} {
+	for attempt, want := range map[int]time.Duration{1: 0, 2: 5 * time.Second, 3: time.Minute, 4: time.Minute,
+		99: time.Minute} {
 		if got := s.wait(attempt); got != want {
 			t.Errorf("wait(%d) = %s; want %s", attempt, got, want)
 		}
@@ -72,10 +76,12 @@ func TestScheduleList(t *testing.T) {
 
 func TestCleanError(t *testing.T) {
 	got := clean("HTTP 500: you sent s3cret \x00\xff"+strings.Repeat("ä", 1000), []string{"s3cret"})
-	if len(got) > 1000 || len(got) < 990 || !utf8.ValidString(got) || strings.ContainsRune(got, 0) || strings.Contains(got, "s3cret") {
+	if len(got) > 1000 || len(got) < 990 || !utf8.ValidString(got) || strings.ContainsRune(got, 0) ||
+		strings.Contains(got, "s3cret") {
 		t.Errorf("clean gave %d bytes: %q", len(got), got)
 	}
-	if got := excerpt([]byte("line\r\nline\x00\xff" + strings.Repeat("x", 1<<20))); len(got) > 230 || !utf8.ValidString(got) || strings.ContainsAny(got, "\r\n\x00") {
+	if got := excerpt([]byte("line\r\nline\x00\xff" + strings.Repeat("x", 1<<20))); len(got) > 230 ||
+		!utf8.ValidString(got) || strings.ContainsAny(got, "\r\n\x00") {
 		t.Errorf("excerpt gave %d bytes: %q", len(got), got)
 	}
 }

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Config is what an operator may set about delivery as a whole. DefaultConfig gives a complete one. What belongs to one
-// destination stands in the destinations file.
+// Config is what an operator may set about delivery as a whole. DefaultConfig returns a complete one. What belongs to
+// one destination stands in the destinations file.
 type Config struct {
-	// PollInterval is how often the outbox is looked at when nothing woke the dispatcher, with up to a quarter of jitter;
-	// deliver.poll-interval, default 1 s (a guess: the delay of what another node committed, against one cheap statement
-	// a second).
+	// PollInterval is how often the dispatcher asks for due messages when nothing woke it, with up to a quarter of
+	// jitter; deliver.poll-interval, default 1 s (a guess: the delay of what another node committed, against one cheap
+	// statement a second).
 	PollInterval time.Duration
 	// ClaimBatch is the most messages that one claim takes, over all destinations; deliver.claim-batch, default 1,000.
 	ClaimBatch int
@@ -40,9 +40,9 @@ func maxHeld(ds Destinations) int {
 // for each message.
 const recordBatch = 1000
 
-// recordWait is how long a result waits for others to be recorded with. At 10,000 deliveries a second that is 50 results
-// a statement and more, since while one runs the results for the next gather anyway. The message is delivered by then;
-// only its record waits.
+// recordWait is how long a result waits for others to be recorded with. At 10,000 deliveries a second that is 50
+// results a statement and more, since while one runs the results for the next gather anyway. The message is delivered
+// by then; only its record waits.
 const recordWait = 5 * time.Millisecond
 
 // DefaultConfig is complete and valid.
@@ -84,7 +84,8 @@ func checkLease(ds Destinations, lease time.Duration) error {
 			if d.rate > 0 {
 				rate = fmt.Sprintf(", rate %g", d.rate)
 			}
-			errs = append(errs, fmt.Errorf("destination %q (%s): claim.lease is %s, but with timeout %s, prefetch %d%s its messages need %s: raise claim.lease, or lower the timeout or the prefetch",
+			errs = append(errs, fmt.Errorf("destination %q (%s): claim.lease is %s, but with timeout %s, "+
+				"prefetch %d%s its messages need %s: raise claim.lease, or lower the timeout or the prefetch",
 				d.Name, d.where, lease, d.timeout, d.prefetch, rate, need))
 		}
 	}

@@ -45,12 +45,15 @@ destinations:
 		t.Errorf("names = %s", got)
 	}
 	crm, sales, log := ds.list[0], ds.list[1], ds.list[2]
-	if crm.Type != "webhook" || crm.timeout != 5*time.Second || crm.attempts != 6 || crm.concurrency != 64 || crm.prefetch != 8 || crm.web.allowPrivate ||
+	if crm.Type != "webhook" || crm.timeout != 5*time.Second || crm.attempts != 6 || crm.concurrency != 64 ||
+		crm.prefetch != 8 || crm.web.allowPrivate ||
 		crm.retry.wait(1) > 15*time.Second || len(crm.web.signer.versions) != 1 || crm.web.signer.plain == nil {
 		t.Errorf("defaults: %+v", crm)
 	}
-	if sales.timeout != 2*time.Second || sales.concurrency != 4 || sales.prefetch != 2 || sales.attempts != 3 || sales.retry.wait(2) != 5*time.Minute ||
-		!sales.retryStatus[404] || fmt.Sprint(sales.web.headers) != "[[X-Shop demo] [Authorization Bearer t0ken]]" || !sales.web.allowPrivate ||
+	if sales.timeout != 2*time.Second || sales.concurrency != 4 || sales.prefetch != 2 || sales.attempts != 3 ||
+		sales.retry.wait(2) != 5*time.Minute ||
+		!sales.retryStatus[404] || fmt.Sprint(sales.web.headers) != "[[X-Shop demo] [Authorization Bearer t0ken]]" ||
+		!sales.web.allowPrivate ||
 		sales.web.signer.versions != nil || sales.web.url.String() != "https://sales.example.com" {
 		t.Errorf("sales: %+v", sales)
 	}
@@ -139,13 +142,15 @@ destinations:
 }
 
 func TestLeaseTooShortIsRefusedWithTheNumbers(t *testing.T) {
-	ds := destinations(t, hook("slow", "http://slow.example.com", "timeout: 30s"), hook("fine", "http://fine.example.com"))
+	ds := destinations(t, hook("slow", "http://slow.example.com", "timeout: 30s"),
+		hook("fine", "http://fine.example.com"))
 	_, err := New(DefaultConfig(), ds, &fakeQueue{lease: time.Minute}, time.Minute, nil, nil)
 	if err == nil {
 		// Only then would it get as far as the metrics.
 		t.Fatal("New took a lease of 1m for 8 messages of 30s each")
 	}
-	for _, want := range []string{`destination "slow" (destinations.yaml:2)`, "claim.lease is 1m0s", "timeout 30s, prefetch 8", "need 4m2s"} {
+	for _, want := range []string{`destination "slow" (destinations.yaml:2)`, "claim.lease is 1m0s",
+		"timeout 30s, prefetch 8", "need 4m2s"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error %q does not say %q", err, want)
 		}

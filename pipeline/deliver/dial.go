@@ -14,7 +14,7 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// guard says which addresses may be called. It is asked with the address that is being dialled, after names were
+// guard decides which addresses may be called. It checks the address that is being dialled, after names were
 // resolved, so neither a name nor its changing answer gets around it.
 type guard struct{ allowed []netip.Prefix }
 
@@ -45,11 +45,11 @@ var refusedNetworks = func() (all []netip.Prefix) {
 	return all
 }()
 
-// check gives an error where the address must not be called.
+// check returns an error where the address must not be called.
 func (g guard) check(address string) error {
 	host, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return fmt.Errorf("%w: %q is no address", errRefused, address)
+		return fmt.Errorf("%w: %q is not an address", errRefused, address)
 	}
 	ip := host.Addr().WithZone("").Unmap() // ::ffff:127.0.0.1 is 127.0.0.1
 	for _, p := range g.allowed {
@@ -59,7 +59,8 @@ func (g guard) check(address string) error {
 	}
 	for _, p := range refusedNetworks {
 		if p.Contains(ip) {
-			return fmt.Errorf("%w: %s is in %s, which is not public; if it is meant, set allow_private: true for the destination, or add its network to deliver.allow-networks",
+			return fmt.Errorf("%w: %s is in %s, which is not public; if it is meant, set allow_private: true for the "+
+				"destination, or add its network to deliver.allow-networks",
 				errRefused, ip, p)
 		}
 	}
@@ -147,7 +148,8 @@ func (c *conn) Read(b []byte) (int, error) {
 }
 
 func (c *conn) see(err error) {
-	c.stale = c.answered && !c.answering && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE))
+	c.stale = c.answered && !c.answering && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE))
 }
 
 func (c *conn) Close() error {

@@ -16,10 +16,13 @@ import (
 // Every way of writing an address that is not public is refused, at the place where it is dialled.
 func TestGuard(t *testing.T) {
 	for _, ip := range []string{
-		"127.0.0.1", "127.8.9.10", "10.0.0.1", "10.255.255.255", "100.64.0.1", "100.127.0.1", "169.254.169.254", "172.16.0.1", "172.31.255.255",
+		"127.0.0.1", "127.8.9.10", "10.0.0.1", "10.255.255.255", "100.64.0.1", "100.127.0.1", "169.254.169.254",
+		"172.16.0.1", "172.31.255.255",
 		"192.168.1.1", "0.0.0.0", "0.1.2.3", "192.0.0.192", "198.18.0.1", "224.0.0.1", "255.255.255.255", "240.0.0.1",
-		"::", "::1", "::ffff:127.0.0.1", "::ffff:7f00:1", "::ffff:169.254.169.254", "::7f00:1", "2002:7f00:1::", "64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe",
-		"2001:0:7f00:1::", "2001:0:4136:e378:8000:63bf:80ff:fffe", "fe80::1", "fe81::", "fec0::1", "fc00::1", "fd00:ec2::254", "ff02::1", "2001:db8::1",
+		"::", "::1", "::ffff:127.0.0.1", "::ffff:7f00:1", "::ffff:169.254.169.254", "::7f00:1", "2002:7f00:1::",
+		"64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe",
+		"2001:0:7f00:1::", "2001:0:4136:e378:8000:63bf:80ff:fffe", "fe80::1", "fe81::", "fec0::1", "fc00::1",
+		"fd00:ec2::254", "ff02::1", "2001:db8::1",
 	} {
 		addr := netip.AddrPortFrom(netip.MustParseAddr(ip), 80).String()
 		if err := (guard{}).check(addr); !errors.Is(err, errRefused) {
@@ -29,7 +32,8 @@ func TestGuard(t *testing.T) {
 	if err := (guard{}).check("[fe80::1%eth0]:80"); !errors.Is(err, errRefused) {
 		t.Errorf("an address with a zone: %v; want a refusal", err)
 	}
-	for _, addr := range []string{"1.1.1.1:443", "93.184.215.14:80", "172.32.0.1:80", "100.128.0.1:80", "[2606:4700:4700::1111]:443", "[::ffff:1.1.1.1]:443"} {
+	for _, addr := range []string{"1.1.1.1:443", "93.184.215.14:80", "172.32.0.1:80", "100.128.0.1:80",
+		"[2606:4700:4700::1111]:443", "[::ffff:1.1.1.1]:443"} {
 		if err := (guard{}).check(addr); err != nil {
 			t.Errorf("%s: %v; want it allowed", addr, err)
 		}
@@ -47,7 +51,8 @@ func TestGuard(t *testing.T) {
 func TestDialRefusesNamesOfPrivateAddresses(t *testing.T) {
 	url := receiver(t, func(http.ResponseWriter, *http.Request) { t.Error("the receiver was called") })
 	port := url[strings.LastIndexByte(url, ':'):]
-	for _, host := range []string{"localhost", "127.0.0.1", "[::ffff:127.0.0.1]", "2130706433", "0x7f.1", "no-such-name.invalid"} {
+	for _, host := range []string{"localhost", "127.0.0.1", "[::ffff:127.0.0.1]", "2130706433", "0x7f.1",
+		"no-such-name.invalid"} {
 		c, err := newDialer(guard{}, false).dial(host+port, 10*time.Second)
 		if err == nil {
 			c.Close()
@@ -64,8 +69,8 @@ func TestDialRefusesNamesOfPrivateAddresses(t *testing.T) {
 	c.Close()
 }
 
-// nameServer answers every question for an IPv4 address with the next of ips, the last one again and again, and knows no
-// others; nothing may be kept.
+// nameServer answers every question for an IPv4 address with the next of ips, the last one again and again, and knows
+// no others; nothing may be kept.
 func nameServer(t *testing.T, ips ...string) *net.Resolver {
 	t.Helper()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -82,8 +87,9 @@ func nameServer(t *testing.T, ips ...string) *net.Resolver {
 			const header = 12
 			end := header + bytes.IndexByte(message[header:n], 0) + 5 // name, type, class
 			answer := slices.Clone(message[:end])
-			copy(answer[2:header], []byte{0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}) // an answer without error to one question
-			if answer[end-3] == 1 {                                            // type A
+			// an answer without error to one question
+			copy(answer[2:header], []byte{0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0})
+			if answer[end-3] == 1 { // type A
 				answer[7] = 1 // one record: the name of the question, type A, class IN, for 0 s, 4 bytes
 				answer = append(answer, 0xc0, header, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
 				answer = append(answer, netip.MustParseAddr(ips[0]).AsSlice()...)
@@ -97,7 +103,8 @@ func nameServer(t *testing.T, ips ...string) *net.Resolver {
 	}}
 }
 
-// A name that was public when it was looked at, and is private when it is dialled, is refused: no answer is trusted twice.
+// A name that was public when it was looked at, and is private when it is dialled, is refused: no answer is trusted
+// twice.
 func TestDialRefusesANameThatChangesItsAddress(t *testing.T) {
 	calls := 0
 	url := receiver(t, func(http.ResponseWriter, *http.Request) { calls++ })

@@ -1,10 +1,10 @@
-// Package deliver sends leased messages to their destinations, and gives back how each attempt went.
+// Package deliver sends leased messages to their destinations, and reports how each attempt went.
 //
 // The Dispatcher asks its queue for as many leases as each destination has room for, sends them concurrently, and
 // records the results in bulk. No transaction is open meanwhile. A message is sent only while its lease lasts for the
-// attempt's whole timeout; otherwise it is released. What is sent may be sent again, with the same Idempotency-Key: when
-// the answer was lost, or when the process died before the result was recorded. Destinations come from configuration
-// alone, and addresses are checked when they are dialled.
+// attempt's whole timeout; otherwise it is released. What is sent may be sent again, with the same Idempotency-Key:
+// when the answer was lost, or when the process died before the result was recorded. Destinations come from
+// configuration alone, and addresses are checked when they are dialled.
 package deliver
 
 import (
@@ -23,15 +23,15 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-// Queue gives leases out and takes results back. Both calls must end by themselves when the database does not answer.
+// Queue hands out leases and takes results back. Both calls must end by themselves when the database does not answer.
 type Queue interface {
 	// Claim leases at most want.Room messages for each destination. It borrows wants.
 	Claim(ctx context.Context, wants []pipeline.Want) ([]pipeline.Lease, error)
-	// Finish records results. late counts those refused, since the lease had run out and the message changed hands.
-	// After an error it is called again with the same results.
+	// Finish records results. late counts those that changed nothing, since the lease had run out and the message
+	// changed hands. After an error it is called again with the same results.
 	Finish(ctx context.Context, results []pipeline.Result) (late int, err error)
-	// Extend makes leases last for as long as a new claim would, and returns the new ends, by message, of those that are
-	// still held. It reads the leases' ids and tokens only.
+	// Extend makes leases last for as long as a new claim would, and returns the new ends, by message, of those that
+	// are still held. It reads the leases' ids and tokens only.
 	Extend(ctx context.Context, leases []pipeline.Lease) (map[int64]time.Time, error)
 }
 
@@ -71,7 +71,7 @@ func New(cfg Config, ds Destinations, queue Queue, lease time.Duration, metrics 
 	for _, s := range cfg.AllowNetworks {
 		p, err := netip.ParsePrefix(s)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("deliver.allow-networks: %q is no network such as 10.1.0.0/16", s))
+			errs = append(errs, fmt.Errorf("deliver.allow-networks: %q is not a network such as 10.1.0.0/16", s))
 			continue
 		}
 		g.allowed = append(g.allowed, p)
@@ -96,7 +96,7 @@ func New(cfg Config, ds Destinations, queue Queue, lease time.Duration, metrics 
 	return d, nil
 }
 
-// Nudge says that something may have become due. It never blocks.
+// Nudge hints that something may have become due. It never blocks.
 func (d *Dispatcher) Nudge() { wait.Nudge(d.nudge) }
 
 // Run delivers until ctx ends. Then it claims nothing more, gives back at once what was not sent, lets the sends under
@@ -163,8 +163,8 @@ func (d *Dispatcher) watchDrain(ctx context.Context, finished <-chan struct{}, g
 // Waits between tries after the database failed: doubled from the first to the last. Guesses.
 const firstBackoff, lastBackoff = 50 * time.Millisecond, 2 * time.Second
 
-// claim keeps the lanes filled until ctx ends. A claim that is under way then still ends, within working: what it leased
-// has to be given back.
+// claim keeps the lanes filled until ctx ends. A claim that is under way then still ends, within working: what it
+// leased has to be given back.
 func (d *Dispatcher) claim(ctx, working context.Context) {
 	backoff := firstBackoff
 	d.wake()
@@ -259,11 +259,12 @@ func (d *Dispatcher) send(l *lane) {
 	}
 }
 
-// attempt sends one message, if its lease still allows it, and says what came of it.
+// attempt sends one message, if its lease still allows it, and returns what came of it.
 func (d *Dispatcher) attempt(l *lane, lease *pipeline.Lease) pipeline.Result {
 	if lease.Attempt > l.d.attempts {
 		return pipeline.Result{Status: pipeline.Dead, Error: fmt.Sprintf(
-			"given up before attempt %d: only %d are allowed, and none of the last ones was recorded (its worker died, or its lease of %s ran out)",
+			"given up before attempt %d: only %d are allowed, and none of the last ones was recorded "+
+				"(its worker died, or its lease of %s ran out)",
 			lease.Attempt, l.d.attempts, d.lease)}
 	}
 	if l.limiter != nil && !d.pace(l) {

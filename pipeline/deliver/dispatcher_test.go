@@ -30,20 +30,24 @@ func TestDeliver(t *testing.T) {
 	q := &fakeQueue{lease: time.Minute}
 	q.add("crm", 1)
 	key := q.due[0].IdempotencyKey.String()
-	q.due[0].Headers = map[string]string{"X-Order": "17\r\nX-Evil: 1", "X-Signature": "mine", "Content-Length": "3", "X-Shop": "other"}
+	q.due[0].Headers = map[string]string{"X-Order": "17\r\nX-Evil: 1", "X-Signature": "mine", "Content-Length": "3",
+		"X-Shop": "other"}
 	q.due = append(q.due, q.due[0])
 	q.due[1].ID, q.due[1].Rule, q.due[1].Type = 2, false, `order "placed"`
 	d := start(t, DefaultConfig(), destinations(t, hook("crm", url+"/hooks?x=1", "headers: {X-Shop: demo}")), q)
 	bodies := map[string]bool{}
 	for range 2 {
 		r := <-requests
-		for name, want := range map[string]string{"Content-Type": "application/json", "Idempotency-Key": key, "Webhook-Id": key, "X-Shop": "demo",
-			"X-Order": "17  X-Evil: 1", "X-Evil": "", "User-Agent": userAgent, "Content-Length": fmt.Sprint(len(r.body))} {
+		for name, want := range map[string]string{"Content-Type": "application/json", "Idempotency-Key": key,
+			"Webhook-Id": key, "X-Shop": "demo",
+			"X-Order": "17  X-Evil: 1", "X-Evil": "", "User-Agent": userAgent,
+			"Content-Length": fmt.Sprint(len(r.body))} {
 			if got := r.Get(name); got != want {
 				t.Errorf("header %s = %q; want %q", name, got, want)
 			}
 		}
-		if len(r.Get("X-Signature")) != 64 || !strings.HasPrefix(r.Get("Webhook-Signature"), "v1,") || len(r.Get("Webhook-Timestamp")) != 10 {
+		if len(r.Get("X-Signature")) != 64 || !strings.HasPrefix(r.Get("Webhook-Signature"), "v1,") ||
+			len(r.Get("Webhook-Timestamp")) != 10 {
 			t.Errorf("signatures: %v", r.Header)
 		}
 		bodies[r.body] = true
@@ -94,7 +98,8 @@ func TestFailuresAreRetriedOrDead(t *testing.T) {
 	}
 	list = append(list, hook("slow", url+"/slow", "timeout: 50ms"), hook("nobody", refusedAddress(t)),
 		"  - {name: private, url: '"+url+"', signatures: none}\n")
-	ds, err := Parse("d.yaml", []byte("destinations:\n"+strings.Join(list, "")), env("SECRET", testSecret, "TOKEN", "Bearer t0ken"))
+	ds, err := Parse("d.yaml", []byte("destinations:\n"+strings.Join(list, "")), env("SECRET", testSecret, "TOKEN",
+		"Bearer t0ken"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +145,8 @@ func TestTooManyClaimsAreDead(t *testing.T) {
 	q.due[0].Attempt = 6
 	start(t, DefaultConfig(), destinations(t, hook("crm", url)), q)
 	pgtest.Eventually(t, "recorded", func() bool { return len(q.recorded()) == 1 })
-	if r := q.recorded()[0]; r.Status != pipeline.Dead || !strings.Contains(r.Error, "before attempt 7: only 6 are allowed") || !r.StartedAt.IsZero() {
+	if r := q.recorded()[0]; r.Status != pipeline.Dead || !strings.Contains(r.Error,
+		"before attempt 7: only 6 are allowed") || !r.StartedAt.IsZero() {
 		t.Errorf("result = %+v; want dead with the reason, unsent", r)
 	}
 }

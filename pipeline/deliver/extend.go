@@ -31,7 +31,7 @@ func (d *Dispatcher) extendLane(ctx context.Context, l *lane, endBefore time.Tim
 	}
 	ends, err := d.queue.Extend(ctx, ending)
 	if err != nil {
-		// Each lease is looked at again before its message is sent.
+		// Each lease is checked again before its message is sent.
 		d.log.Warn("deliver: leases not extended", "destination", l.d.Name, "leases", len(ending), "error", err)
 		return
 	}
@@ -40,7 +40,8 @@ func (d *Dispatcher) extendLane(ctx context.Context, l *lane, endBefore time.Tim
 		return
 	}
 	d.metrics.lostLeases.Add(float64(len(lost)))
-	d.log.Warn("deliver: other workers took messages that were held here", "destination", l.d.Name, "messages", len(lost))
+	d.log.Warn("deliver: other workers took messages that were held here", "destination", l.d.Name, "messages",
+		len(lost))
 	bytes := 0
 	for i := range lost {
 		bytes += len(lost[i].Payload)

@@ -57,7 +57,8 @@ func through(t *testing.T, pool *pgxpool.Pool) (*pgxpool.Pool, *pgtest.Proxy) {
 	return cut, proxy
 }
 
-func run(t *testing.T, pool *pgxpool.Pool, ds deliver.Destinations, cfg claim.Config, reg prometheus.Registerer) (stop func()) {
+func run(t *testing.T, pool *pgxpool.Pool, ds deliver.Destinations, cfg claim.Config,
+	reg prometheus.Registerer) (stop func()) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	q, err := claim.New(cfg, pool, claim.NewMetrics(reg), log)
@@ -106,7 +107,8 @@ func TestDatabaseRestarts(t *testing.T) {
 	run(t, shaky, hook(t, url), cfg, prometheus.NewRegistry())
 	for i := range 5 {
 		before := len(keys())
-		for deadline := time.Now().Add(time.Minute); len(keys()) < min(messages, before+150); time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); len(keys()) < min(messages,
+			before+150); time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("outage %d: nothing is delivered any more after %d messages", i, len(keys()))
 			}
@@ -118,7 +120,8 @@ func TestDatabaseRestarts(t *testing.T) {
 	}
 	// Claims whose answer was lost come back when their leases end.
 	until(t, pool, messages, `select count(*) from outbox where status = 'sent'`,
-		`update outbox set locked_until = now() where status <> 'sent' and locked_until < now() + interval '35 seconds'`)
+		`update outbox set locked_until = now() where status <> 'sent'
+			and locked_until < now() + interval '35 seconds'`)
 	if n := len(keys()); n != messages {
 		t.Errorf("%d messages arrived; want %d", n, messages)
 	}
@@ -150,8 +153,8 @@ func TestBlackHole(t *testing.T) {
 	stop()
 }
 
-// A node that dies with hundreds of messages in its hands: all of them are delivered by another one when the lease ends,
-// each in its second attempt.
+// A node that dies with hundreds of messages in its hands: all of them are delivered by another one when the lease
+// ends, each in its second attempt.
 func TestDeadNodeIsTakenOver(t *testing.T) {
 	const messages = 300
 	pool := pgtest.New(t)

@@ -18,7 +18,8 @@ func (r *reader) file() {
 	r.d.open = func(guard) sink { return &fileSink{path: path, sync: sync} }
 }
 
-// fileSink appends one line for each message. The file is opened for each one, so that it may be moved away at any time.
+// fileSink appends one line for each message. The file is opened for each one, so that it may be moved away at any
+// time.
 type fileSink struct {
 	path string
 	sync bool // to the disk before a message counts as sent

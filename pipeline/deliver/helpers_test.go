@@ -44,7 +44,8 @@ func env(pairs ...string) func(string) (string, bool) {
 
 // hook is a destination for a receiver of a test; more holds further settings, each line indented by four spaces.
 func hook(name, url string, more ...string) string {
-	return fmt.Sprintf("  - name: %s\n    url: %s\n    secret_env: SECRET\n    allow_private: true\n    %s\n", name, url, strings.Join(more, "\n    "))
+	return fmt.Sprintf("  - name: %s\n    url: %s\n    secret_env: SECRET\n    allow_private: true\n    %s\n", name,
+		url, strings.Join(more, "\n    "))
 }
 
 func destinations(t testing.TB, list ...string) Destinations {
@@ -129,8 +130,10 @@ func (q *fakeQueue) add(destination string, n int) {
 	defer q.mu.Unlock()
 	for range n {
 		id := int64(len(q.due) + len(q.results) + 1)
-		q.due = append(q.due, pipeline.Lease{Message: pipeline.Message{ID: id, Tenant: 1, Type: "welcome", Destination: destination, Rule: true,
-			IdempotencyKey: pipeline.NewUUIDv4(), Payload: fmt.Appendf(nil, `{"n":%d}`, id)}, Token: pipeline.NewUUIDv4()})
+		q.due = append(q.due, pipeline.Lease{Message: pipeline.Message{ID: id, Tenant: 1, Type: "welcome",
+			Destination: destination, Rule: true,
+			IdempotencyKey: pipeline.NewUUIDv4(), Payload: fmt.Appendf(nil, `{"n":%d}`, id)},
+			Token: pipeline.NewUUIDv4()})
 	}
 }
 

@@ -17,9 +17,13 @@ import (
 func TestHostileAnswersAreRecorded(t *testing.T) {
 	const size = 50 << 20
 	answers := map[string]http.HandlerFunc{
-		"nul":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500); io.WriteString(w, "a\x00b") },
-		"utf8": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500); io.WriteString(w, "a\xff\xfe\xc3(b") },
-		"big":  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500); writeBytes(w, size) },
+		"nul": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500); io.WriteString(w, "a\x00b") },
+		"utf8": func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(500)
+			io.WriteString(w,
+				"a\xff\xfe\xc3(b")
+		},
+		"big": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500); writeBytes(w, size) },
 		"redirect": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Location", "http://169.254.169.254/latest/meta-data/")
 			w.WriteHeader(307)
@@ -57,10 +61,12 @@ func TestHostileAnswersAreRecorded(t *testing.T) {
 	t.Cleanup(s.Close)
 	pool := pgtest.New(t)
 	for kind := range answers {
-		exec(t, pool, `insert into outbox (tenant_id, type, dedupe_key, destination, payload) values (1, $1, $1, 'crm', jsonb_build_object('kind', $1::text))`, kind)
+		exec(t, pool, `insert into outbox (tenant_id, type, dedupe_key, destination, payload)
+			values (1, $1, $1, 'crm', jsonb_build_object('kind', $1::text))`, kind)
 	}
 	node(t, pool, hook(t, s.URL))
-	until(t, pool, len(answers), `select count(*) from outbox where attempts = 1 and lease_token is null and (status = 'failed' or status = 'sent')`)
+	until(t, pool, len(answers), `select count(*) from outbox where attempts = 1 and lease_token is null
+		and (status = 'failed' or status = 'sent')`)
 	rows, err := pool.Query(t.Context(), `select type, status, coalesce(last_error, '') from outbox`)
 	if err != nil {
 		t.Fatal(err)

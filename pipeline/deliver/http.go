@@ -100,7 +100,10 @@ func newPoster(d *Destination, g guard) *poster {
 		Transport:                once{},
 		// One more than the first, for a connection that had gone stale; see once.
 		MaxIdemponentCallAttempts: 2,
-		RetryIfErr:                func(*fasthttp.Request, int, error) (resetTimeout, retry bool) { return false, true },
+		RetryIfErr: func(*fasthttp.Request, int, error) (resetTimeout, retry bool) {
+			return false,
+				true
+		},
 	}
 	p.uri.Parse(nil, []byte(u.String()))
 	p.requests.New = func() any {

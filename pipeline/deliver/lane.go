@@ -55,7 +55,7 @@ func newLane(d *Destination, s sink, m *Metrics) *lane {
 	return l
 }
 
-// wake says that something may have become due.
+// wake notes that something may have become due.
 func (l *lane) wake() {
 	l.mu.Lock()
 	l.dirty = true
@@ -75,7 +75,7 @@ func (l *lane) room() int {
 }
 
 // freeLocked is the room for messages that are to be sent. Those that were sent and not recorded yet have some room of
-// their own, so that recording them in bulk holds nobody up; the database does not take them for ever, though.
+// their own, so that recording them in bulk holds nobody up; but only some: the database may be away.
 func (l *lane) freeLocked() int {
 	capacity := l.d.capacity()
 	return min(capacity-len(l.waiting)-l.senders, 4*capacity-l.held)
@@ -101,7 +101,7 @@ func (l *lane) add(leases []pipeline.Lease, room int, start func(*lane)) {
 	}
 }
 
-// wantsLocked says, once for each claim, that the room which a claim waits for has become free.
+// wantsLocked reports, once for each claim, that the room which a claim waits for has become free.
 func (l *lane) wantsLocked() bool {
 	if !l.more || l.asked || l.freeLocked() < (l.d.capacity()+1)/2 {
 		return false
@@ -110,8 +110,8 @@ func (l *lane) wantsLocked() bool {
 	return true
 }
 
-// next gives a sender its next lease, and notes it in the sender's term instead of the last one; without one, the sender
-// has to end. claim says that the claimer should be woken.
+// next returns a sender's next lease, and notes it in the sender's term instead of the last one; without one, the
+// sender has to end. claim reports that the claimer should be woken.
 func (l *lane) next(t *term) (lease pipeline.Lease, ok, claim bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -152,7 +152,7 @@ func (l *lane) ending(t time.Time) (held []pipeline.Lease) {
 	return held
 }
 
-// extended notes the new ends of leases, of those that were asked for. A waiting message whose lease was not extended
+// extended notes the new ends of the leases that were asked for. A waiting message whose lease was not extended
 // belongs to another worker by now; it is taken away, and given back.
 func (l *lane) extended(asked []pipeline.Lease, ends map[int64]time.Time) (lost []pipeline.Lease) {
 	l.mu.Lock()
@@ -200,7 +200,7 @@ func (l *lane) empty() []pipeline.Lease {
 	return waiting
 }
 
-// recorded says that n leases are done with. It reports whether the claimer should be woken.
+// recorded notes that n leases are done with. It reports whether the claimer should be woken.
 func (l *lane) recorded(n int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

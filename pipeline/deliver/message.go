@@ -26,8 +26,8 @@ func appendBody(b []byte, lease *pipeline.Lease) []byte {
 	return append(b, '}')
 }
 
-// dedupID is the same for every attempt, so that a publish whose answer was lost is not doubled, and another one after an
-// operator's retry, which the broker must not swallow. Hexadecimal: some regions of QStash refuse a colon.
+// dedupID is the same for every attempt, so that a publish whose answer was lost is not doubled, and another one after
+// an operator's retry, which the broker must not swallow. Hexadecimal: some regions of QStash refuse a colon.
 func dedupID(lease *pipeline.Lease) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s/%d", lease.IdempotencyKey, lease.Redrives))
 	return hex.EncodeToString(sum[:])

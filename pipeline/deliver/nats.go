@@ -51,7 +51,8 @@ func (r *reader) nats() {
 			timeout: d.timeout,
 			dialer:  newDialer(g, allowPrivate),
 		}
-		opened.options = append(options[:len(options):len(options)], nats.SetCustomDialer(natsDialer{opened.dialer, d.timeout}))
+		opened.options = append(options[:len(options):len(options)],
+			nats.SetCustomDialer(natsDialer{opened.dialer, d.timeout}))
 		return opened
 	}
 }

@@ -61,7 +61,8 @@ func capture(t *testing.T) (url string, requests chan request) {
 // The verifiers that receivers really use take what we send, with the new and with the old secret of a rotation, and
 // refuse it when it was changed on the way or when the secret is another one.
 func TestNPMVerifiers(t *testing.T) {
-	const second, other = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=", "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
+	const second, other = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=",
+		"whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 	url, requests := capture(t)
 	_, s := openSink(t, `
   - name: crm
@@ -79,12 +80,14 @@ func TestNPMVerifiers(t *testing.T) {
 	changed.Body = strings.Replace(sent.Body, "Zoë", "Zoe", 1)
 	var got []struct{ StandardWebhooks, Stripe []string }
 	nodeScript(t, "verify.mjs", map[string]any{
-		"requests": []request{sent, changed}, "secrets": []string{testSecret, second, other}, "stripeSecrets": []string{testSecret, second, other},
+		"requests": []request{sent, changed}, "secrets": []string{testSecret, second, other},
+		"stripeSecrets": []string{testSecret, second, other},
 	}, &got)
 	for i, want := range [][]bool{{true, true, false}, {false, false, false}} {
 		for j, taken := range want {
 			if got[i].StandardWebhooks[j] == "taken" != taken {
-				t.Errorf("request %d, secret %d: standardwebhooks %s; want it taken: %t", i, j, got[i].StandardWebhooks[j], taken)
+				t.Errorf("request %d, secret %d: standardwebhooks %s; want it taken: %t", i, j,
+					got[i].StandardWebhooks[j], taken)
 			}
 			if got[i].Stripe[j] == "taken" != taken {
 				t.Errorf("request %d, secret %d: stripe %s; want it taken: %t", i, j, got[i].Stripe[j], taken)

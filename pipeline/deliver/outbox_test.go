@@ -60,7 +60,8 @@ func hook(t *testing.T, url string, settings ...string) deliver.Destinations {
 func insert(t *testing.T, pool *pgxpool.Pool, n int) {
 	t.Helper()
 	exec(t, pool, `insert into outbox (tenant_id, type, dedupe_key, destination, payload, rule_id)
-		select 1, 'welcome', gen_random_uuid()::text, 'crm', jsonb_build_object('i', i), 'welcome' from generate_series(1, $1) i`, n)
+		select 1, 'welcome', gen_random_uuid()::text, 'crm', jsonb_build_object('i', i), 'welcome'
+		    from generate_series(1, $1) i`, n)
 }
 
 func exec(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
@@ -86,10 +87,11 @@ func until(t *testing.T, pool *pgxpool.Pool, n int, count string, change ...stri
 }
 
 // soon makes what waits for its next attempt due.
-const soon = `update outbox set run_after = now() where status = 'failed' and run_after > now() and locked_until is null`
+const soon = `update outbox set run_after = now() where status = 'failed' and run_after > now()
+    and locked_until is null`
 
-// A receiver that fails at random, and that sometimes does the work and loses the answer: in its own books every message
-// stands, and a repeat has the key of the first.
+// A receiver that fails at random, and that sometimes does the work and loses the answer: in its own books every
+// message stands, and a repeat has the key of the first.
 func TestEveryMessageArrives(t *testing.T) {
 	const messages = 300
 	pool := pgtest.New(t)
@@ -112,7 +114,8 @@ func TestEveryMessageArrives(t *testing.T) {
 	node(t, pool, hook(t, s.URL))
 	node(t, pool, hook(t, s.URL))
 	// Attempts are given back, so that chance alone does not make a message dead.
-	until(t, pool, messages, `select count(*) from outbox where status = 'sent'`, soon, `update outbox set attempts = 1 where attempts > 2 and locked_until is null`)
+	until(t, pool, messages, `select count(*) from outbox where status = 'sent'`, soon, `update outbox set attempts = 1
+		where attempts > 2 and locked_until is null`)
 	if len(done) != messages {
 		t.Errorf("the receiver has %d messages; want %d", len(done), messages)
 	}
@@ -121,7 +124,8 @@ func TestEveryMessageArrives(t *testing.T) {
 	for k := range done {
 		keys = append(keys, k)
 	}
-	if err := pool.QueryRow(t.Context(), `select count(*) from unnest($1::text[]) k where k::uuid not in (select idempotency_key from outbox)`, keys).Scan(&unknown); err != nil || unknown != 0 {
+	if err := pool.QueryRow(t.Context(), `select count(*) from unnest($1::text[]) k
+		where k::uuid not in (select idempotency_key from outbox)`, keys).Scan(&unknown); err != nil || unknown != 0 {
 		t.Errorf("%d keys at the receiver are those of no message (%v)", unknown, err)
 	}
 }
@@ -140,7 +144,8 @@ func TestDeadAfterSixAttempts(t *testing.T) {
 	t.Cleanup(s.Close)
 	insert(t, pool, 1)
 	node(t, pool, hook(t, s.URL))
-	until(t, pool, 1, `select count(*) from outbox where status = 'dead' and attempts = 6 and finished_at is not null and lease_token is null
+	until(t, pool, 1, `select count(*) from outbox where status = 'dead' and attempts = 6 and finished_at is not null
+		and lease_token is null
 		and last_error = 'HTTP 500: out of order (attempt 6 of 6)'`, soon)
 	mu.Lock()
 	defer mu.Unlock()

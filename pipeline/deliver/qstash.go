@@ -119,12 +119,12 @@ func (q *qstash) send(lease *pipeline.Lease, now, deadline time.Time) answer {
 	return a
 }
 
-// configHold is how long a destination is left alone that refuses the token, or does not know the queue: only an operator
-// can help, and the messages are not at fault.
+// configHold is how long a destination is left alone that refuses the token, or does not know the queue: only an
+// operator can help, and the messages are not at fault.
 const configHold = time.Minute
 
-// qstashHold tells the answers that say nothing about the message. 429 comes in two kinds, for bursts and for the day's
-// quota, each with the time of its end.
+// qstashHold returns how long to hold, for answers that are not about the message; 0 for others. 429 comes in two
+// kinds, for bursts and for the day's quota, each with the time of its end.
 func qstashHold(status int, header func(string) string, now time.Time) time.Duration {
 	switch status {
 	case 401, 403, 404:

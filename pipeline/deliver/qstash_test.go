@@ -137,21 +137,27 @@ func qstashJWT(key, sub string, body []byte, now time.Time) string {
 
 // The stand-in signs as QStash does: this is the vector that inbox verifies too.
 func TestStandInSigns(t *testing.T) {
-	const want = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJpc3MiOiJVcHN0YXNoIiwic3ViIjoiaHR0cHM6Ly9leGFtcGxlLmNvbS9ob29rIiwiZXhwIjoxNzAwMDAwMzAwLCJuYmYiOjAsImlhdCI6MTcwMDAwMDAwMCwianRpIjoiand0X3Rlc3QiLCJib2R5Ijoicm9XSk1mWjRoLWdWRFctV3lmNERCaXdkODJ0RVpNVGR5T0FDd0lUVjBaZz0ifQ.v2LpWEtxfF7K89Psk0sFtS6I5_pVPdyOu5VfnPGo3nw"
-	if got := qstashJWT(currentKey, "https://example.com/hook", []byte(`{"test": 2432232314}`), time.Unix(1700000000, 0)); got != want {
+	const want = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9." +
+		"eyJpc3MiOiJVcHN0YXNoIiwic3ViIjoiaHR0cHM6Ly9leGFtcGxlLmNvbS9ob29rIiwiZXhwIjoxNzAwMDAwMzAwLCJuYmYiOjAs" +
+		"ImlhdCI6MTcwMDAwMDAwMCwianRpIjoiand0X3Rlc3QiLCJib2R5Ijoicm9XSk1mWjRoLWdWRFctV3lmNERCaXdkODJ0RVpNVGR5" +
+		"T0FDd0lUVjBaZz0ifQ.v2LpWEtxfF7K89Psk0sFtS6I5_pVPdyOu5VfnPGo3nw"
+	if got := qstashJWT(currentKey, "https://example.com/hook", []byte(`{"test": 2432232314}`),
+		time.Unix(1700000000, 0)); got != want {
 		t.Errorf("JWT = %s\nwant %s", got, want)
 	}
 }
 
 func qstashDestination(s *standIn, to string, more ...string) string {
-	return fmt.Sprintf("  - name: crm\n    type: qstash\n    url: %s\n    to: %q\n    token_env: TOKEN\n    allow_private: true\n    %s\n", s.url, to, strings.Join(more, "\n    "))
+	return fmt.Sprintf("  - name: crm\n    type: qstash\n    url: %s\n    to: %q\n    token_env: TOKEN\n"+
+		"    allow_private: true\n    %s\n", s.url, to, strings.Join(more, "\n    "))
 }
 
 func TestQStash(t *testing.T) {
 	s := newStandIn(t)
 	url, requests := capture(t)
 	to := url + "/hooks?x=1"
-	_, sink := openSink(t, qstashDestination(s, to, "retries: 2", "headers: {X-Shop: demo}", "secret_env: SECRET", "label: shop", "flow_control: parallelism=3"), "TOKEN", qstashToken)
+	_, sink := openSink(t, qstashDestination(s, to, "retries: 2", "headers: {X-Shop: demo}", "secret_env: SECRET",
+		"label: shop", "flow_control: parallelism=3"), "TOKEN", qstashToken)
 	for range 2 { // the answer to the first was lost, say
 		if a := deliverOne(sink, lease(`{"n": 1}`)); a.status/100 != 2 {
 			t.Fatalf("answer = %+v", a)
@@ -166,14 +172,17 @@ func TestQStash(t *testing.T) {
 	if len(s.published) != 2 {
 		t.Fatalf("%d messages published; want the first and the redriven one", len(s.published))
 	}
-	for name, want := range map[string]string{"Upstash-Retries": "2", "Upstash-Label": "shop", "Upstash-Flow-Control-Value": "parallelism=3", "Upstash-Method": "POST"} {
+	for name, want := range map[string]string{"Upstash-Retries": "2", "Upstash-Label": "shop",
+		"Upstash-Flow-Control-Value": "parallelism=3", "Upstash-Method": "POST"} {
 		if got := s.published[0].Header.Get(name); got != want {
 			t.Errorf("%s = %q; want %q", name, got, want)
 		}
 	}
 	for _, got := range []request{first, second} {
-		if got.Body != `{"rule":"welcome","data":{"n": 1}}` || got.Headers["idempotency-key"] != pipeline.HashUUID("x").String() ||
-			got.Headers["x-shop"] != "demo" || got.Headers["x-order"] != "17" || len(got.Headers["x-signature"]) != 64 || got.Headers["content-type"] != "application/json" {
+		if got.Body != `{"rule":"welcome","data":{"n": 1}}` ||
+			got.Headers["idempotency-key"] != pipeline.HashUUID("x").String() ||
+			got.Headers["x-shop"] != "demo" || got.Headers["x-order"] != "17" ||
+			len(got.Headers["x-signature"]) != 64 || got.Headers["content-type"] != "application/json" {
 			t.Errorf("the receiver got %+v", got)
 		}
 	}
@@ -187,7 +196,8 @@ func TestQStash(t *testing.T) {
 			{"signature": qstashJWT(nextKey, to, []byte(first.Body), time.Now()), "body": first.Body, "url": to},
 		},
 		"publish": []map[string]any{
-			{"url": to, "body": map[string]int{"n": 2}, "deduplicationId": "abc", "headers": map[string]string{"X-Shop": "npm"}},
+			{"url": to, "body": map[string]int{"n": 2}, "deduplicationId": "abc",
+				"headers": map[string]string{"X-Shop": "npm"}},
 			{"url": to, "body": map[string]int{"n": 2}, "deduplicationId": "abc"},
 			{"url": "ftp://nowhere", "body": map[string]int{"n": 3}},
 		}}
@@ -200,10 +210,12 @@ func TestQStash(t *testing.T) {
 		Verified []string
 	}
 	nodeScript(t, "qstash.mjs", in, &out)
-	if v := out.Verified; len(v) != 4 || v[0] != "true" || !strings.Contains(v[1], "SignatureError") || !strings.Contains(v[2], "SignatureError") || v[3] != "true" {
+	if v := out.Verified; len(v) != 4 || v[0] != "true" || !strings.Contains(v[1], "SignatureError") ||
+		!strings.Contains(v[2], "SignatureError") || v[3] != "true" {
 		t.Errorf("Receiver = %q; want true, two refusals, true", v)
 	}
-	if p := out.Published; len(p) != 3 || p[0].MessageID == "" || p[0].Deduplicated || p[1].MessageID != p[0].MessageID || !p[1].Deduplicated || !strings.Contains(p[2].Error, "invalid scheme") {
+	if p := out.Published; len(p) != 3 || p[0].MessageID == "" || p[0].Deduplicated ||
+		p[1].MessageID != p[0].MessageID || !p[1].Deduplicated || !strings.Contains(p[2].Error, "invalid scheme") {
 		t.Errorf("client = %+v", p)
 	}
 	if got := <-requests; got.Body != `{"n":2}` || got.Headers["x-shop"] != "npm" {
@@ -257,7 +269,8 @@ func TestQStashRefusals(t *testing.T) {
 // A hold reaches the outbox as a release: no attempt is counted.
 func TestHoldCostsNoAttempt(t *testing.T) {
 	s := newStandIn(t)
-	ds, err := Parse("d", []byte("destinations:\n"+qstashDestination(s, "https://crm.example.com")), env("TOKEN", "wrong"))
+	ds, err := Parse("d", []byte("destinations:\n"+qstashDestination(s, "https://crm.example.com")),
+		env("TOKEN", "wrong"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,8 @@ func (d *Dispatcher) finish(ctx context.Context, results []pipeline.Result) {
 		d.log.Warn("deliver: results not recorded, trying again", "results", len(results), "in", backoff, "error", err)
 		if !wait.For(ctx, backoff) {
 			d.metrics.unrecorded.Add(float64(len(results)))
-			d.log.Error("deliver: stopped without recording results; their messages will be delivered again", "results", len(results))
+			d.log.Error("deliver: stopped without recording results; their messages will be delivered again", "results",
+				len(results))
 			return
 		}
 	}

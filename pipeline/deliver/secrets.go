@@ -79,8 +79,8 @@ func (r *reader) address(schemes ...string) *url.URL {
 	return u
 }
 
-// tls reads tls: {cert_file, key_file, ca_file}. The certificate is read again for each handshake, so that a renewed one
-// is used without a restart.
+// tls reads tls: {cert_file, key_file, ca_file}. The certificate is read again for each handshake, so that a renewed
+// one is used without a restart.
 func (r *reader) tls() *tls.Config {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	t := r.Section.Section("tls", "cert_file", "key_file", "ca_file")

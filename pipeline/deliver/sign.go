@@ -133,8 +133,9 @@ func (r *reader) version(secret string) []version {
 // minSecret is the least that Standard Webhooks allows, in bytes.
 const minSecret = 24
 
-// sign calls set, which keeps nothing, for each header of a message. It works in b, and gives it back grown.
-func (s signer) sign(b []byte, set func(name string, value []byte), kind string, id []byte, now time.Time, body []byte) []byte {
+// sign calls set, which keeps nothing, for each header of a message. It works in b, and returns it grown.
+func (s signer) sign(b []byte, set func(name string, value []byte), kind string, id []byte, now time.Time,
+	body []byte) []byte {
 	b = append(append(b[:0], id...), '.')
 	b = append(strconv.AppendInt(b, now.Unix(), 10), '.')
 	before, timestamp := b, b[len(id)+1:]

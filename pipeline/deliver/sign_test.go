@@ -20,7 +20,8 @@ func signerOf(t *testing.T, styles string, secrets ...string) (signer, error) {
 
 func signed(s signer, id string, now int64, body string) map[string]string {
 	headers := map[string]string{}
-	s.sign(nil, func(name string, value []byte) { headers[name] = string(value) }, "order.placed", []byte(id), time.Unix(now, 0), []byte(body))
+	s.sign(nil, func(name string, value []byte) { headers[name] = string(value) }, "order.placed", []byte(id),
+		time.Unix(now, 0), []byte(body))
 	return headers
 }
 
@@ -56,8 +57,10 @@ func TestSeveralSecretsGiveSeveralSignatures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := strings.Fields(signed(s, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, `{"test": 2432232314}`)["webhook-signature"])
-	if len(got) != 2 || got[0] != "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=" || !strings.HasPrefix(got[1], "v1,") || got[1] == got[0] {
+	got := strings.Fields(signed(s, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330,
+		`{"test": 2432232314}`)["webhook-signature"])
+	if len(got) != 2 || got[0] != "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=" || !strings.HasPrefix(got[1],
+		"v1,") || got[1] == got[0] {
 		t.Errorf("signatures = %q; want one for each secret, the first secret's first", got)
 	}
 }
@@ -66,13 +69,15 @@ func TestSeveralSecretsGiveSeveralSignatures(t *testing.T) {
 func TestEd25519Vector(t *testing.T) {
 	const secret = "whsk_6Xb/dCcHpPea21PS1N9VY/NZW723CEc77N4rJCubMbfVKIDij2HKpMKkioLlX0dRqSKJp4AJ6p9lMicMFs6Kvg=="
 	for styles, want := range map[string]string{
-		"standard-webhooks": "v1a,hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM+m7TBAg==",
+		"standard-webhooks": "v1a," +
+			"hnO3f9T8Ytu9HwrXslvumlUpqtNVqkhqw/enGzPCXe5BdqzCInXqYXFymVJaA7AZdpXwVLPo3mNl8EM+m7TBAg==",
 	} {
 		s, err := signerOf(t, styles, secret)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := signed(s, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, `{"test": 2432232314}`)["webhook-signature"]; got != want {
+		if got := signed(s, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330,
+			`{"test": 2432232314}`)["webhook-signature"]; got != want {
 			t.Errorf("webhook-signature = %s\nwant %s", got, want)
 		}
 	}
@@ -82,7 +87,8 @@ func TestEd25519Vector(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := signed(s, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, `{"test": 2432232314}`)
-	if f := strings.Fields(got["webhook-signature"]); len(f) != 2 || f[1] != "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=" {
+	if f := strings.Fields(got["webhook-signature"]); len(f) != 2 ||
+		f[1] != "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=" {
 		t.Errorf("webhook-signature = %q", f)
 	}
 	if _, err := signerOf(t, "x-signature", secret); err == nil || !strings.Contains(err.Error(), "not a private key") {
@@ -136,7 +142,8 @@ func TestSecretForms(t *testing.T) {
 	} {
 		s, err := signerOf(t, "standard-webhooks", secret)
 		if reason == "" {
-			if got := signed(s, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, `{"test": 2432232314}`)["webhook-signature"]; got != want || err != nil {
+			if got := signed(s, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330,
+				`{"test": 2432232314}`)["webhook-signature"]; got != want || err != nil {
 				t.Errorf("secret %q: signature %s, error %v; want %s", secret, got, err, want)
 			}
 			continue

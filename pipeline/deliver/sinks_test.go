@@ -32,7 +32,8 @@ import (
 // openSink opens the first destination of a file.
 func openSink(t *testing.T, text string, environ ...string) (*Destination, sink) {
 	t.Helper()
-	ds, err := Parse("destinations.yaml", []byte("destinations:\n"+text), env(append([]string{"SECRET", testSecret}, environ...)...))
+	ds, err := Parse("destinations.yaml", []byte("destinations:\n"+text),
+		env(append([]string{"SECRET", testSecret}, environ...)...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,8 +44,10 @@ func openSink(t *testing.T, text string, environ ...string) (*Destination, sink)
 }
 
 func lease(payload string) *pipeline.Lease {
-	return &pipeline.Lease{Message: pipeline.Message{ID: 7, Tenant: 3, Type: "welcome", Rule: true, SubjectKey: "user-1", Payload: []byte(payload),
-		IdempotencyKey: pipeline.HashUUID("x"), CreatedAt: time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC), Headers: map[string]string{"X-Order": "17"}}, Attempt: 1}
+	return &pipeline.Lease{Message: pipeline.Message{ID: 7, Tenant: 3, Type: "welcome", Rule: true,
+		SubjectKey: "user-1", Payload: []byte(payload),
+		IdempotencyKey: pipeline.HashUUID("x"), CreatedAt: time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC),
+		Headers: map[string]string{"X-Order": "17"}}, Attempt: 1}
 }
 
 func deliverOne(s sink, l *pipeline.Lease) answer {
@@ -62,11 +65,13 @@ func TestSlack(t *testing.T) {
 			fmt.Fprintf(w, "invalid_token for %s", r.URL.Path)
 		}
 	})
-	d, s := openSink(t, "  - {name: sales, type: slack, url_env: SLACK, allow_private: true}\n", "SLACK", url+"/services/T0/B0/s3cret")
+	d, s := openSink(t, "  - {name: sales, type: slack, url_env: SLACK, allow_private: true}\n", "SLACK",
+		url+"/services/T0/B0/s3cret")
 	for payload, want := range map[string]string{
 		`{"text": "a sale", "mrkdwn": true}`: `{"text": "a sale", "mrkdwn": true}`,
 		`{"blocks": []}`:                     `{"blocks": []}`,
-		`{"amount": 17, "by": "\"x\""}`:      `{"text":"*welcome*\n` + "```" + `{\"amount\": 17, \"by\": \"\\\"x\\\"\"}` + "```" + `"}`,
+		`{"amount": 17, "by": "\"x\""}`: `{"text":"*welcome*\n` + "```" +
+			`{\"amount\": 17, \"by\": \"\\\"x\\\"\"}` + "```" + `"}`,
 	} {
 		if a := deliverOne(s, lease(payload)); a.status != 200 {
 			t.Errorf("answer = %+v", a)
@@ -97,20 +102,23 @@ func TestFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	deliverOne(s, lease(`{"n": 2}`))
-	line := `{"idempotency_key":"` + pipeline.HashUUID("x").String() + `","tenant_id":3,"subject_key":"user-1","created_at":"2026-11-30T12:00:00Z","rule":"welcome","data":{"n": %d}}` + "\n"
+	line := `{"idempotency_key":"` + pipeline.HashUUID("x").String() + `","tenant_id":3,"subject_key":"user-1",` +
+		`"created_at":"2026-11-30T12:00:00Z","rule":"welcome","data":{"n": %d}}` + "\n"
 	for name, want := range map[string]string{path + ".1": fmt.Sprintf(line+line, 1, 1), path: fmt.Sprintf(line, 2)} {
 		if got, err := os.ReadFile(name); err != nil || string(got) != want {
 			t.Errorf("%s = %q, %v; want %q", name, got, err, want)
 		}
 	}
 	d, s := openSink(t, fmt.Sprintf("  - {name: log, type: file, path: %q}\n", t.TempDir()))
-	if status, reason := classify(d, 1, deliverOne(s, lease(`{}`))); status != pipeline.Failed || !strings.Contains(reason, "is a directory") {
+	if status, reason := classify(d, 1, deliverOne(s, lease(`{}`))); status != pipeline.Failed ||
+		!strings.Contains(reason, "is a directory") {
 		t.Errorf("a path that can't be written: %s, %q; want failed", status, reason)
 	}
 }
 
 func TestNATS(t *testing.T) {
-	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), Authorization: "t0ken", NoLog: true, NoSigs: true})
+	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(),
+		Authorization: "t0ken", NoLog: true, NoSigs: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +136,8 @@ func TestNATS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, s := openSink(t, "  - {name: bus, type: nats, url: '"+ns.ClientURL()+"', subject: shop.events, token_env: TOKEN, allow_private: true}\n", "TOKEN", "t0ken")
+	settings := "name: bus, type: nats, url: '" + ns.ClientURL() + "', subject: shop.events, token_env: TOKEN"
+	d, s := openSink(t, "  - {"+settings+", allow_private: true}\n", "TOKEN", "t0ken")
 	if status, reason := classify(d, 1, deliverOne(s, lease(`{"n": 1}`))); status != pipeline.Failed {
 		t.Errorf("without a stream: %s, %q; want failed", status, reason)
 	}
@@ -138,7 +147,8 @@ func TestNATS(t *testing.T) {
 	}
 	redriven := lease(`{"n": 1}`)
 	redriven.Redrives = 1
-	for _, l := range []*pipeline.Lease{lease(`{"n": 1}`), lease(`{"n": 1}`), redriven} { // a repeat, then an operator's retry
+	// a repeat, then an operator's retry
+	for _, l := range []*pipeline.Lease{lease(`{"n": 1}`), lease(`{"n": 1}`), redriven} {
 		if a := deliverOne(s, l); a.status != 200 {
 			t.Errorf("answer = %+v", a)
 		}
@@ -151,12 +161,13 @@ func TestNATS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.Subject != "shop.events" || string(m.Data) != `{"rule":"welcome","data":{"n": 1}}` || m.Header.Get("X-Order") != "17" ||
+	if m.Subject != "shop.events" || string(m.Data) != `{"rule":"welcome","data":{"n": 1}}` ||
+		m.Header.Get("X-Order") != "17" ||
 		m.Header.Get("Idempotency-Key") != pipeline.HashUUID("x").String() {
 		t.Errorf("message = %s %s %v", m.Subject, m.Data, m.Header)
 	}
 
-	_, refused := openSink(t, "  - {name: bus, type: nats, url: '"+ns.ClientURL()+"', subject: shop.events, token_env: TOKEN}\n", "TOKEN", "t0ken")
+	_, refused := openSink(t, "  - {"+settings+"}\n", "TOKEN", "t0ken")
 	if a := deliverOne(refused, lease(`{}`)); a.err == nil {
 		t.Error("a private address was dialled without allow_private")
 	}
@@ -168,13 +179,15 @@ func TestNATS(t *testing.T) {
 	if status, reason := classify(d, 1, deliverOne(s, lease(`{"n": 2}`))); status != pipeline.Failed {
 		t.Errorf("without a server: %s, %q; want failed", status, reason)
 	}
-	back, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: t.TempDir(), Authorization: "t0ken", NoLog: true, NoSigs: true})
+	back, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: t.TempDir(),
+		Authorization: "t0ken", NoLog: true, NoSigs: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	back.Start()
 	t.Cleanup(func() { back.Shutdown(); back.WaitForShutdown() })
-	again, err := nats.Connect(ns.ClientURL(), nats.Token("t0ken"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1))
+	again, err := nats.Connect(ns.ClientURL(), nats.Token("t0ken"), nats.RetryOnFailedConnect(true),
+		nats.MaxReconnects(-1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +197,8 @@ func TestNATS(t *testing.T) {
 		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "SHOP", Subjects: []string{"shop.>"}})
 		return err == nil
 	})
-	pgtest.Eventually(t, "sent after the server came back", func() bool { return deliverOne(s, lease(`{"n": 2}`)).status == 200 })
+	pgtest.Eventually(t, "sent after the server came back",
+		func() bool { return deliverOne(s, lease(`{"n": 2}`)).status == 200 })
 }
 
 // TLS is verified, and a certificate of our own is shown where the file names one.
@@ -201,7 +215,8 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "sluice"}, NotAfter: time.Now().Add(time.Hour),
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "sluice"},
+		NotAfter:    time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
@@ -241,8 +256,10 @@ func TestTLS(t *testing.T) {
 			t.Errorf("tls %s: %v; want %s", c.tls, a.err, c.want)
 		}
 	}
-	for _, text := range []string{"{cert_file: /no/such, key_file: /no/such}", "{cert_file: " + certFile + "}", "{ca_file: " + keyFile + "}", "{insecure: true}"} {
-		if _, err := Parse("d", []byte("destinations:\n"+hook("crm", s.URL, "tls: "+text)), env("SECRET", testSecret)); err == nil {
+	for _, text := range []string{"{cert_file: /no/such, key_file: /no/such}", "{cert_file: " + certFile + "}",
+		"{ca_file: " + keyFile + "}", "{insecure: true}"} {
+		if _, err := Parse("d", []byte("destinations:\n"+hook("crm", s.URL, "tls: "+text)),
+			env("SECRET", testSecret)); err == nil {
 			t.Errorf("tls %s was taken", text)
 		}
 	}

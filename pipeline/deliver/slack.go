@@ -25,8 +25,8 @@ func (r *reader) slack() {
 	d.open = func(g guard) sink { return slack{newPoster(d, g)} }
 }
 
-// slack sends a payload that is a Slack message (an object with text, blocks or attachments) as it is, and any other one
-// as text.
+// slack sends a payload that is a Slack message (an object with text, blocks or attachments) as it is, and any other
+// one as text.
 type slack struct{ *poster }
 
 func (s slack) send(lease *pipeline.Lease, _, deadline time.Time) answer {
