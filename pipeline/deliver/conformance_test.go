@@ -1,0 +1,264 @@
+package deliver
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline"
+)
+
+// relay stands between a sink and its server, and misbehaves as a test asks.
+type relay struct {
+	addr    string
+	refuse  func() // nobody listens any more
+	mu      sync.Mutex
+	held    chan struct{} // while set and open, what the server sends is held back
+	cut     bool          // close a connection when its client sends something
+	clients []net.Conn
+}
+
+func newRelay(t *testing.T, server string) *relay {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{addr: l.Addr().String()}
+	r.refuse = func() { l.Close(); r.closeAll() }
+	var conns sync.WaitGroup
+	conns.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			backend, err := net.Dial("tcp", server)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			r.mu.Lock()
+			r.clients = append(r.clients, client, backend)
+			r.mu.Unlock()
+			conns.Go(func() { r.toServer(backend, client) })
+			conns.Go(func() { r.toClient(client, backend) })
+		}
+	})
+	t.Cleanup(func() { r.release(); r.refuse(); conns.Wait() })
+	return r
+}
+
+func (r *relay) closeAll() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.clients {
+		c.Close()
+	}
+}
+
+func (r *relay) toServer(backend, client net.Conn) {
+	defer backend.Close()
+	for b := make([]byte, 64<<10); ; {
+		n, err := client.Read(b)
+		r.mu.Lock()
+		cut := r.cut
+		r.mu.Unlock()
+		if err != nil || cut {
+			client.Close()
+			return
+		}
+		if _, err := backend.Write(b[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func (r *relay) toClient(client, backend net.Conn) {
+	defer client.Close()
+	for b := make([]byte, 64<<10); ; {
+		n, err := backend.Read(b)
+		if err != nil {
+			return
+		}
+		r.mu.Lock()
+		held := r.held
+		r.mu.Unlock()
+		if held != nil {
+			<-held
+		}
+		if _, err := client.Write(b[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// hold keeps back what the server sends until release.
+func (r *relay) hold() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held = make(chan struct{})
+}
+
+func (r *relay) release() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.held != nil {
+		close(r.held)
+	}
+	r.held = nil
+}
+
+func (r *relay) setCut(on bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cut = on
+}
+
+// kindsUnderTest are the destinations that speak to a server: the settings of each, for a relay's address, and its
+// server, which does what it is asked.
+var kindsUnderTest = []struct {
+	kind     string
+	server   func(t *testing.T) (addr string)
+	settings func(addr string) string
+}{
+	{"webhook", goodHTTP, func(addr string) string {
+		return fmt.Sprintf("{name: d, url: 'http://%s', secret_env: SECRET, allow_private: true, timeout: 1s}", addr)
+	}},
+	{"slack", goodHTTP, func(addr string) string {
+		return "{name: d, type: slack, url_env: ADDRESS, allow_private: true, timeout: 1s}"
+	}},
+	{"qstash", goodHTTP, func(addr string) string {
+		return fmt.Sprintf("{name: d, type: qstash, url: 'http://%s', to: 'https://crm.example.com', token_env: SECRET, "+
+			"allow_private: true, timeout: 1s}", addr)
+	}},
+	{"nats", goodNATS, func(addr string) string {
+		return fmt.Sprintf("{name: d, type: nats, url: 'nats://%s', subject: shop.events, allow_private: true, "+
+			"timeout: 1s}", addr)
+	}},
+}
+
+func goodHTTP(t *testing.T) string {
+	address := receiver(t, func(_ http.ResponseWriter, r *http.Request) { io.Copy(io.Discard, r.Body) })
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Host
+}
+
+func goodNATS(t *testing.T) string {
+	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(),
+		NoLog: true, NoSigs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns.Start()
+	t.Cleanup(func() { ns.Shutdown(); ns.WaitForShutdown() })
+	if !ns.ReadyForConnections(30 * time.Second) {
+		t.Fatal("the NATS server did not start")
+	}
+	conn, err := nats.Connect(ns.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"shop.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimPrefix(ns.ClientURL(), "nats://")
+}
+
+// Every kind of destination classifies what a server can do to it in the same way, and goes on after it.
+func TestKindsConform(t *testing.T) {
+	for _, k := range kindsUnderTest {
+		t.Run(k.kind, func(t *testing.T) {
+			t.Parallel()
+			r := newRelay(t, k.server(t))
+			d, s := openSink(t, "  - "+k.settings(r.addr)+"\n", "ADDRESS", "http://"+r.addr)
+			n := 0
+			attempt := func(after string, want pipeline.DeliveryStatus, reason string) {
+				t.Helper()
+				n++
+				l := lease(`{"n": 1}`)
+				l.IdempotencyKey = pipeline.HashUUID(fmt.Sprint(n))
+				now := time.Now()
+				status, got := classify(d, 1, s.send(l, now, now.Add(d.timeout)))
+				if status != want || !strings.Contains(got, reason) {
+					t.Errorf("%s: %s, %q; want %s, %q", after, status, got, want, reason)
+				}
+				if took := time.Since(now); took > 30*d.timeout {
+					t.Errorf("%s: the attempt took %s with a timeout of %s", after, took, d.timeout)
+				}
+			}
+			// A client that connects in the background is back after a moment.
+			recovers := func(after string) {
+				t.Helper()
+				pgtest.Eventually(t, "sent "+after, func() bool {
+					n++
+					l := lease(`{"n": 1}`)
+					l.IdempotencyKey = pipeline.HashUUID(fmt.Sprint(n))
+					now := time.Now()
+					status, _ := classify(d, 1, s.send(l, now, now.Add(d.timeout)))
+					return status == pipeline.Sent
+				})
+			}
+			attempt("a good server", pipeline.Sent, "")
+			r.hold()
+			attempt("a server that hangs", pipeline.Failed, "timeout")
+			r.release() // the answer comes, too late
+			recovers("after a late answer")
+			r.setCut(true)
+			attempt("a server that closes the connection", pipeline.Failed, "")
+			r.setCut(false)
+			recovers("after the connection was closed")
+
+			r.hold()
+			ended := make(chan answer, 1)
+			go func() { now := time.Now(); ended <- s.send(lease(`{}`), now, now.Add(time.Hour)) }()
+			s.abort()
+			select {
+			case a := <-ended:
+				if a.err == nil {
+					t.Errorf("an aborted attempt = %+v; want an error", a)
+				}
+			case <-time.After(time.Minute):
+				t.Error("abort ended nothing")
+			}
+			r.release()
+
+			d, s = openSink(t, "  - "+k.settings(r.addr)+"\n", "ADDRESS", "http://"+r.addr)
+			r.refuse()
+			attempt("a server that is not there", pipeline.Failed, "")
+		})
+	}
+	t.Run("file", func(t *testing.T) {
+		d, s := openSink(t, fmt.Sprintf("  - {name: d, type: file, path: %q}\n", filepath.Join(t.TempDir(), "out")))
+		if status, reason := classify(d, 1, deliverOne(s, lease(`{}`))); status != pipeline.Sent {
+			t.Errorf("a good file: %s, %q; want sent", status, reason)
+		}
+		s.abort()
+		if a := deliverOne(s, lease(`{}`)); a.err == nil {
+			t.Errorf("after abort: %+v; want an error", a)
+		}
+		d, s = openSink(t, fmt.Sprintf("  - {name: d, type: file, path: %q}\n", filepath.Join(t.TempDir(), "no", "out")))
+		if status, reason := classify(d, 1, deliverOne(s, lease(`{}`))); status != pipeline.Failed {
+			t.Errorf("a folder that is not there: %s, %q; want failed", status, reason)
+		}
+	})
+}
