@@ -11,14 +11,14 @@ setup: ## install what is missing: PostgreSQL's programs and the Go modules
 	@./.ci/postgresql
 	$(call in_each_module,go mod download)
 
-build: ## bin/pipeline
-	go build -o bin/pipeline ./cmd/pipeline
+build: ## bin/pipeline and bin/lab
+	go build -o bin/ ./cmd/pipeline ./cmd/lab
 
 run: setup build ## a pipeline on http://127.0.0.1:8080 with a private PostgreSQL under .pipeline
 	bin/pipeline run
 
 demo: setup build ## the main job from nothing: a shop's day, stored, decided, sent, and the books
-	bin/pipeline demo
+	bin/lab demo
 
 test: setup ## all tests, on real PostgreSQL
 	@./.ci/node
@@ -48,16 +48,16 @@ module: ## another module path everywhere: make module NAME=git.example.org/you/
 	  git grep -lzIF "$$OLD" | xargs -0 perl -pi -e 's/\Q$$ENV{OLD}\E/$$ENV{NEW}/g'
 	@gofmt -w $$(git ls-files '*.go')
 
-bench: setup build ## each path beside its floor, about 10 minutes: a table here, charts in bench/out/report.html
-	bin/pipeline bench
+bench: setup build ## each path beside its floor, about 10 minutes: a table here, and bench/out/report.json
+	bin/lab bench
 	go test -run '^$$' -bench FollowTheAdvice -benchtime 1x ./bench/capacity
 	go test -run '^$$' -bench 'Decode|Scan|Encode|Decide' -benchtime 200ms -count 5 ./pipeline/... | tee bench/out/hot-functions.txt
 
 figures: setup build ## the same, and its tables put into docs/performance.md
-	bin/pipeline bench --figures docs/performance.md
+	bin/lab bench --figures docs/performance.md
 
 bench-quick: setup build ## the same in two minutes, with a wider spread
-	bin/pipeline bench --quick
+	bin/lab bench --quick
 
 SCRIPT ?= smoke
 loadtest: setup build ## load by k6, which you have to install: make loadtest SCRIPT=ramp; loadtest/README.md lists the scripts

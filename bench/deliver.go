@@ -168,7 +168,7 @@ func (l *lab) delivery(ctx context.Context) (_ []Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := startPipeline(ctx, l.Program, l.dir, l.db, append(args, "--roles", "deliver", "--deliver.poll-interval", "10ms")...)
+	p, err := startPipeline(ctx, l.Pipeline, l.dir, l.db, append(args, "--roles", "deliver", "--deliver.poll-interval", "10ms")...)
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +210,7 @@ type bareRun struct {
 
 // sendBare runs the bare sender as a process of its own, since the program is one too.
 func (l *lab) sendBare(ctx context.Context, url string, n int) (b bareRun, err error) {
-	cmd := exec.CommandContext(ctx, l.Program, "bench", "floor-sender", "--url", url, "--messages", strconv.Itoa(n), "--connections", strconv.Itoa(destinationConns))
+	cmd := exec.CommandContext(ctx, l.Lab, "floor-sender", "--url", url, "--messages", strconv.Itoa(n), "--connections", strconv.Itoa(destinationConns))
 	var out []byte
 	spent, err := measure(l.db, 0, func() error {
 		out, err = cmd.Output()

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 func testLab(t *testing.T, o Options) *lab {
 	t.Helper()
 	var err error
-	if o.Program, err = builtProgram(); err != nil {
+	if o.Pipeline, err = builtProgram(); err != nil {
 		t.Fatal(err)
 	}
 	o.DatabaseURL = pgtest.URL(t)
@@ -169,7 +169,7 @@ func TestFindsASlowCommit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Program: program, DatabaseURL: pgtest.URL(t), Planted: func(ctx context.Context, db *Database) error {
+	o := Options{Programs: Programs{Pipeline: program}, DatabaseURL: pgtest.URL(t), Planted: func(ctx context.Context, db *Database) error {
 		_, err := db.Pool.Exec(ctx, `
 create function slow() returns trigger language plpgsql as $$
 begin
@@ -201,7 +201,7 @@ create constraint trigger slow after insert on events deferrable initially defer
 	}
 
 	// What is done is not run again: this one could not run at all.
-	again, err := RunSweep(t.Context(), Options{Program: "/nonexistent"}, "ingest", base, points, file)
+	again, err := RunSweep(t.Context(), Options{Programs: Programs{Pipeline: "/nonexistent"}}, "ingest", base, points, file)
 	if err != nil || len(again.Points) != 1 || again.Points[0].Rate != p.Rate {
 		t.Errorf("a finished sweep gives %+v, %v; want what the file holds", again, err)
 	}

@@ -204,7 +204,7 @@ func (l *lab) single(ctx context.Context) (_ []Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	floor, err := startProgram(ctx, l.Program, l.dir, "taking events", nil, "bench", "floor-server")
+	floor, err := startProgram(ctx, l.Lab, l.dir, "taking events", nil, "floor-server")
 	if err != nil {
 		return nil, err
 	}

@@ -7,10 +7,12 @@ import (
 	"time"
 )
 
+// Programs are the paths of bin/pipeline, and of bin/lab, which plays the floors that are processes of their own.
+type Programs struct{ Pipeline, Lab string }
+
 // Options say how to run.
 type Options struct {
-	// Program is the path of bin/pipeline.
-	Program string
+	Programs
 	// DatabaseURL is the server to run on; empty: a private one.
 	DatabaseURL string
 	// Quick takes shorter and fewer rounds: for a first look, with a wider spread.
@@ -96,7 +98,7 @@ type side struct {
 
 // startSide starts a program that takes e, behind the proxy where there is one.
 func (l *lab) startSide(ctx context.Context, e *Events, conns int, args ...string) (*side, error) {
-	p, err := startPipeline(ctx, l.Program, l.dir, l.db, args...)
+	p, err := startPipeline(ctx, l.Pipeline, l.dir, l.db, args...)
 	if err != nil {
 		return nil, err
 	}

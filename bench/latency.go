@@ -32,20 +32,18 @@ type Latency struct {
 	P99   float64 `json:"p99_ms"`
 	P999  float64 `json:"p999_ms"`
 	Max   float64 `json:"max_ms"`
-	// Curve is what the chart draws: the latency at each of curvePercentiles.
-	Curve []float64 `json:"curve_ms,omitempty"`
 }
-
-// curvePercentiles get denser towards 100, where the interesting things happen.
-var curvePercentiles = []float64{0, 10, 25, 50, 75, 90, 95, 97.5, 99, 99.5, 99.9, 99.95, 99.99, 100}
 
 func (h *histogram) summary() *Latency {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	at := func(p float64) float64 { return float64(h.hdr.ValueAtQuantile(p)) / 1000 }
-	l := &Latency{Count: h.hdr.TotalCount(), P50: at(50), P90: at(90), P99: at(99), P999: at(99.9), Max: float64(h.hdr.Max()) / 1000}
-	for _, p := range curvePercentiles {
-		l.Curve = append(l.Curve, at(p))
+	return &Latency{
+		Count: h.hdr.TotalCount(),
+		P50:   at(50),
+		P90:   at(90),
+		P99:   at(99),
+		P999:  at(99.9),
+		Max:   float64(h.hdr.Max()) / 1000,
 	}
-	return l
 }

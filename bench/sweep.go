@@ -359,7 +359,7 @@ func (l *lab) deliverPoint(ctx context.Context, base Base, settings map[string]s
 		return p, err
 	}
 	args = append(args, "--roles", "deliver", "--deliver.poll-interval", "10ms", "--deliver.claim-batch", settings["batch"], "--claim.lease", settings["lease"])
-	program, err := startPipeline(ctx, l.Program, l.dir, l.db, args...)
+	program, err := startPipeline(ctx, l.Pipeline, l.dir, l.db, args...)
 	if err != nil {
 		return p, err
 	}

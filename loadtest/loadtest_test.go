@@ -42,13 +42,14 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-var program = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(programFolder, "pipeline")
-	out, err := exec.Command("go", "build", "-C", "..", "-o", path, "./cmd/pipeline").CombinedOutput()
+// programs builds both, once, and returns their folder.
+var programs = sync.OnceValues(func() (string, error) {
+	build := exec.Command("go", "build", "-C", "..", "-o", programFolder+"/", "./cmd/pipeline", "./cmd/lab")
+	out, err := build.CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("go build: %w\n%s", err, out)
 	}
-	return path, err
+	return programFolder, err
 })
 
 // live is a running pipeline with a receiver and a database of their own.
@@ -59,7 +60,7 @@ type live struct {
 
 func startLive(t *testing.T, pipelineArgs, receiverArgs []string) live {
 	t.Helper()
-	path, err := program()
+	bin, err := programs()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,8 +68,8 @@ func startLive(t *testing.T, pipelineArgs, receiverArgs []string) live {
 	dir := t.TempDir()
 	logs := []string{filepath.Join(dir, "pipeline.log"), filepath.Join(dir, "receiver.log")}
 	l.Stack, err = stack.Start(t.Context(), stack.Options{
-		Program: path, Folder: ".", PipelineLog: logs[0], ReceiverLog: logs[1],
-		PipelineArgs: pipelineArgs, ReceiverArgs: receiverArgs,
+		Pipeline: filepath.Join(bin, "pipeline"), Lab: filepath.Join(bin, "lab"), Folder: ".",
+		PipelineLog: logs[0], ReceiverLog: logs[1], PipelineArgs: pipelineArgs, ReceiverArgs: receiverArgs,
 		Env: []string{"DATABASE_URL=" + l.database},
 	})
 	t.Cleanup(func() {

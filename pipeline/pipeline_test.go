@@ -79,7 +79,8 @@ func TestOverloadedIs(t *testing.T) {
 }
 
 // TestImports holds the layering: the root imports the standard library and jsontext, a stage imports the root and no
-// other stage, pgx stays where SQL runs and fasthttp at the edge and in the sender.
+// other stage, pgx stays where SQL runs and fasthttp at the edge and in the sender. An operator's tool imports stages, no
+// package inside one but what replays rules, and no other tool. Nothing imports a program, and only the lab the benchmarks.
 func TestImports(t *testing.T) {
 	const format = "{{.ImportPath}}{{range .Imports}} {{.}}{{end}}"
 	out, err := exec.Command("go", "list", "-f", format, "sluice.example/sluice/...").CombinedOutput()
@@ -100,7 +101,19 @@ func TestImports(t *testing.T) {
 			std := !own && !strings.Contains(strings.SplitN(imp, "/", 2)[0], ".")
 			mechanism, _ := strings.CutPrefix(imp, "sluice.example/sluice/internal/")
 			inside := strings.HasPrefix(imp+"/", "sluice.example/sluice/pipeline/"+stage+"/")
+			tool := strings.HasPrefix(pkg, "sluice.example/sluice/operate/")
+			within, ofStage := strings.CutPrefix(imp, "sluice.example/sluice/pipeline/")
 			switch {
+			case strings.HasPrefix(imp, "sluice.example/sluice/cmd/"):
+				t.Errorf("%s imports %s; nothing imports a program", pkg, imp)
+			case strings.HasPrefix(imp, "sluice.example/sluice/bench") && pkg != "sluice.example/sluice/cmd/lab" &&
+				!strings.HasPrefix(pkg, "sluice.example/sluice/bench"):
+				t.Errorf("%s imports %s; only cmd/lab measures", pkg, imp)
+			case tool && ofStage && strings.Contains(within, "/") && within != "rules/replay":
+				t.Errorf("%s imports %s; a tool imports stages, and nothing inside them but rules/replay", pkg, imp)
+			case strings.HasPrefix(imp, "sluice.example/sluice/operate/") && pkg != "sluice.example/sluice/cmd/pipeline" &&
+				pkg != "sluice.example/sluice/cmd/lab" && !strings.HasPrefix(pkg, "sluice.example/sluice/bench"):
+				t.Errorf("%s imports %s; only programs import the operators' tools", pkg, imp)
 			case pkg == "sluice.example/sluice/pipeline" && !std && imp != jsontext:
 				t.Errorf("%s imports %s; the root imports only the standard library and %s", pkg, imp, jsontext)
 			case pkg == jsontext && !std:

@@ -158,13 +158,13 @@ func (p *planner) planIngest(knee *bench.Knee) {
 	what := "the measured path"
 	switch {
 	case c.PostgreSQL == 0:
-		p.ask("pipeline bench ingest on the database's machine", "PostgreSQL ran elsewhere, so its CPU is not known")
+		p.ask("lab bench ingest on the database's machine", "PostgreSQL ran elsewhere, so its CPU is not known")
 	case busy > 0.85:
 		what = "CPU"
 	case writing > 0.85:
 		what = "WAL and fsync"
 	default:
-		p.ask(fmt.Sprintf("pipeline bench ingest --connections %d", 4*p.ingest.Base.Connections), "neither CPU nor writers were used up at %s events/s; the clients may have been too few, or other programs took the CPU", number(rate))
+		p.ask(fmt.Sprintf("lab bench ingest --connections %d", 4*p.ingest.Base.Connections), "neither CPU nor writers were used up at %s events/s; the clients may have been too few, or other programs took the CPU", number(rate))
 	}
 	p.limit(what+" of one machine with everything on it", rate, "measured: %s", why)
 
@@ -186,5 +186,5 @@ func (p *planner) planIngest(knee *bench.Knee) {
 // again is the command that measures the chosen point under another condition.
 func (p *planner) again(flags string) string {
 	s := p.point.Settings
-	return fmt.Sprintf("pipeline bench ingest --sweep writers=%s,batch=%s,linger=%s %s", s["writers"], s["batch"], s["linger"], flags)
+	return fmt.Sprintf("lab bench ingest --sweep writers=%s,batch=%s,linger=%s %s", s["writers"], s["batch"], s["linger"], flags)
 }

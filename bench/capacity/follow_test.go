@@ -19,7 +19,7 @@ func BenchmarkFollowTheAdvice(b *testing.B) {
 	if out, err := exec.Command("go", "build", "-o", program, "sluice.example/sluice/cmd/pipeline").CombinedOutput(); err != nil {
 		b.Fatalf("go build: %v\n%s", err, out)
 	}
-	o := bench.Options{Program: program}
+	o := bench.Options{Programs: bench.Programs{Pipeline: program}}
 	base := bench.Base{Shape: bench.Shape{PerRequest: 100, Matching: 0.05}, Rules: 20, Connections: 64, Duration: 1500 * time.Millisecond, Rounds: 3, BoundMS: 100}
 	points, err := bench.ParseSweep("ingest", "writers=1,2,batch=500,2000,linger=5ms")
 	if err != nil {

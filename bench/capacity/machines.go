@@ -18,7 +18,7 @@ func (p *planner) planDelivery(sweep *bench.Sweep) {
 	little := fmt.Sprintf("formula: %s messages/s x %g s at the receiver = %s in flight, with %.0f %% free", number(p.messages()), latency, number(inFlight), 100*p.t.Headroom)
 	batch, lease := float64(defaultBatch), prefetch*sendTimeout+leaseMargin
 	batchWhy := "the default; not measured"
-	measure := fmt.Sprintf("pipeline bench deliver --receiver-latency %s --sweep concurrency=%.0f,%.0f,batch=500,1000", p.t.Receiver, concurrency, 2*concurrency)
+	measure := fmt.Sprintf("lab bench deliver --receiver-latency %s --sweep concurrency=%.0f,%.0f,batch=500,1000", p.t.Receiver, concurrency, 2*concurrency)
 	switch {
 	case sweep == nil:
 		p.ask(measure+" --out deliver.json", "delivery was not measured: whether %s messages/s are reached, and with what CPU", number(p.messages()))

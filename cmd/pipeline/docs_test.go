@@ -17,7 +17,7 @@ import (
 	"sluice.example/sluice/internal/pgtest"
 )
 
-var update = flag.Bool("update", false, "write what the program says into docs/operations.md")
+var update = flag.Bool("update", false, "write what the program says into the documents and lists that tests compare with it")
 
 const operationsFile = "../../docs/operations.md"
 
@@ -181,7 +181,7 @@ func TestDesignNamesTestsThatExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	have := map[string]bool{}
-	for _, pattern := range []string{"*_test.go", "../../pipeline/*_test.go", "../../pipeline/*/*_test.go", "../../internal/*/*_test.go"} {
+	for _, pattern := range []string{"../*/*_test.go", "../../operate/*/*_test.go", "../../pipeline/*_test.go", "../../pipeline/*/*_test.go", "../../internal/*/*_test.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
-	receiver := startReceiver(t, receiverOptions{})
+	receiver := startReceiver(t, nil)
 	node := startNode(t, url, writeRules(t, receiver.URL, "[50ms]")...)
 	conn := connect(t, url)
 	post := func(id, name, properties string) {

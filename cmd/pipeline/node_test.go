@@ -232,7 +232,7 @@ func writeRules(t *testing.T, url string, retry string) []string {
 		fmt.Fprintf(&b, "  - {name: %s, url: %q, allow_private: true, secret_file: %q, timeout: 2s, prefetch: 1, retry: %s, attempts: 50}\n",
 			name, url, filepath.Join(dir, "secret"), retry)
 	}
-	for name, text := range map[string]string{file: b.String(), filepath.Join(dir, "secret"): demoSecret} {
+	for name, text := range map[string]string{file: b.String(), filepath.Join(dir, "secret"): testSecret} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/internal/receiver"
 )
 
 // TestAbandonedCart: two sessions fill a cart an hour ago and the events arrive now; one of them turns out to have bought,
@@ -16,7 +17,7 @@ import (
 func TestAbandonedCart(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
-	receiver := startReceiver(t, receiverOptions{})
+	sink := startReceiver(t, nil)
 	dir := t.TempDir()
 	rules := filepath.Join(dir, "cart.yaml")
 	if err := os.WriteFile(rules, []byte(`version: 1
@@ -37,7 +38,7 @@ rules:
 `), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	node := startNode(t, url, append(writeRules(t, receiver.URL, "[50ms]"), "--rules", rules, "--sweep.every", "50ms")...)
+	node := startNode(t, url, append(writeRules(t, sink.URL, "[50ms]"), "--rules", rules, "--sweep.every", "50ms")...)
 	conn := connect(t, url)
 	post := func(id, name, session string, ago time.Duration) {
 		t.Helper()
@@ -61,8 +62,8 @@ rules:
 	if want := "the look just before sending, at whether the decision still held: a cancel had come in the meantime"; status != 0 || !strings.Contains(out, want) {
 		t.Errorf("explain: exit status %d, lacks %q:\n%s%s", status, want, out, errOut)
 	}
-	var stats receiverStats
-	getJSON(t, receiver.URL+"/stats", &stats)
+	var stats receiver.Stats
+	getJSON(t, sink.URL+"/stats", &stats)
 	if stats.Accepted != 1 {
 		t.Errorf("the receiver took %d messages, want 1", stats.Accepted)
 	}

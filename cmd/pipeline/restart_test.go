@@ -14,19 +14,20 @@ import (
 
 	"sluice.example/sluice/inbox"
 	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/internal/receiver"
 )
 
 // PostgreSQL is killed five times while events come in and messages go out. Every acknowledged event is stored once,
 // and every message reaches the receiver's own books once.
 func TestPostgresKilledUnderLoad(t *testing.T) {
 	t.Parallel()
-	verifier, err := inbox.NewStandardWebhooks(demoSecret)
+	verifier, err := inbox.NewStandardWebhooks(testSecret)
 	if err != nil {
 		t.Fatal(err)
 	}
-	receiver := startReceiver(t, receiverOptions{keepKeys: 1_000_000, verifiers: []inbox.Verifier{verifier}})
+	sink := startReceiver(t, func(o *receiver.Options) { o.Verifiers = []inbox.Verifier{verifier} })
 	dir := publicDir(t) + "/data"
-	node := startNode(t, "", append(writeRules(t, receiver.URL, "[50ms]"), "--data-dir", dir)...)
+	node := startNode(t, "", append(writeRules(t, sink.URL, "[50ms]"), "--data-dir", dir)...)
 	at := time.Now()
 	acknowledged := map[string]bool{}
 	var mu sync.Mutex
@@ -61,8 +62,8 @@ func TestPostgresKilledUnderLoad(t *testing.T) {
 	}
 	taken := func() int { mu.Lock(); defer mu.Unlock(); return len(acknowledged) }
 	accepted := func() int64 {
-		var stats receiverStats
-		getJSON(t, receiver.URL+"/stats", &stats)
+		var stats receiver.Stats
+		getJSON(t, sink.URL+"/stats", &stats)
 		return stats.Accepted
 	}
 	for i := range 5 {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/internal/httpserve"
 	"sluice.example/sluice/operate/books"
 	"sluice.example/sluice/outbox"
 )
@@ -49,7 +50,9 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	}
 	adminCtx, stopAdmin := context.WithCancel(context.WithoutCancel(ctx))
 	adminDone := make(chan error, 1)
-	go func() { adminDone <- serveHTTP(adminCtx, admin, adminHandler(reg, ready, pages, log), time.Second) }()
+	go func() {
+		adminDone <- httpserve.Serve(adminCtx, admin, adminHandler(reg, ready, pages, log), time.Second)
+	}()
 	defer func() {
 		stopAdmin()
 		err = errors.Join(err, <-adminDone)

@@ -18,6 +18,7 @@ import (
 	"sluice.example/sluice/inbox"
 	"sluice.example/sluice/internal/child"
 	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/internal/receiver"
 	"sluice.example/sluice/operate/books"
 )
 
@@ -28,8 +29,8 @@ import (
 func TestAcknowledgedSurvivesSIGKILL(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
-	receiver := startReceiver(t, receiverOptions{keepKeys: 1_000_000})
-	rules := writeRules(t, receiver.URL, "[100ms]")
+	sink := startReceiver(t, nil)
+	rules := writeRules(t, sink.URL, "[100ms]")
 	at := time.Now()
 	var mu sync.Mutex
 	acknowledged := map[string]bool{}
@@ -90,8 +91,8 @@ func TestAcknowledgedSurvivesSIGKILL(t *testing.T) {
 	pgtest.Eventually(t, "everything decided is sent", func() bool {
 		return query1(t, conn, `select count(*) from outbox where status <> 'sent'`) == 0
 	})
-	var stats receiverStats
-	getJSON(t, receiver.URL+"/stats", &stats)
+	var stats receiver.Stats
+	getJSON(t, sink.URL+"/stats", &stats)
 	if stats.Accepted != int64(len(found)) {
 		t.Errorf("the receiver took %d distinct messages, want %d", stats.Accepted, len(found))
 	}
@@ -186,8 +187,8 @@ func TestSecondSignalStopsAtOnce(t *testing.T) {
 func TestShutdownEndsWhenPostgresHangs(t *testing.T) {
 	t.Parallel()
 	proxy := pgtest.NewProxy(t, pgtest.URL(t))
-	receiver := startReceiver(t, receiverOptions{})
-	node := startNode(t, proxy.URL(), append(writeRules(t, receiver.URL, "[100ms]"), "--drain-timeout", "3s")...)
+	sink := startReceiver(t, nil)
+	node := startNode(t, proxy.URL(), append(writeRules(t, sink.URL, "[100ms]"), "--drain-timeout", "3s")...)
 	c := client(t)
 	if r := postEvents(c, node.Events(), testEvent("before", time.Now())); r.status != 200 {
 		t.Fatalf("%+v", r)
@@ -212,16 +213,18 @@ func TestShutdownEndsWhenPostgresHangs(t *testing.T) {
 func TestBooksBalance(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
-	verifier, err := inbox.NewStandardWebhooks(demoSecret)
+	verifier, err := inbox.NewStandardWebhooks(testSecret)
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain, err := inbox.NewXSignature(demoSecret)
+	plain, err := inbox.NewXSignature(testSecret)
 	if err != nil {
 		t.Fatal(err)
 	}
-	receiver := startReceiver(t, receiverOptions{failRate: 0.2, loseAnswers: 0.1, keepKeys: 100_000, verifiers: []inbox.Verifier{verifier, plain}})
-	node := startNode(t, url, append(writeRules(t, receiver.URL, "[50ms]"), "--buffer.max-bytes", "128KiB", "--buffer.max-batch-bytes", "64KiB")...)
+	sink := startReceiver(t, func(o *receiver.Options) {
+		o.FailRate, o.LoseAnswers, o.Verifiers = 0.2, 0.1, []inbox.Verifier{verifier, plain}
+	})
+	node := startNode(t, url, append(writeRules(t, sink.URL, "[50ms]"), "--buffer.max-bytes", "128KiB", "--buffer.max-batch-bytes", "64KiB")...)
 	conn := connect(t, url)
 	at := time.Now()
 	c := client(t)
@@ -273,8 +276,8 @@ func TestBooksBalance(t *testing.T) {
 	if decided := b.Process.Decided; decided != events || b.Database.Sent != decided {
 		t.Errorf("%d decided, outbox %+v, want %d of them sent", decided, b.Database, events)
 	}
-	var stats receiverStats
-	getJSON(t, receiver.URL+"/stats", &stats)
+	var stats receiver.Stats
+	getJSON(t, sink.URL+"/stats", &stats)
 	if stats.Accepted != b.Database.Sent || stats.BadSignatures != 0 || stats.Failed == 0 || stats.Duplicates == 0 {
 		t.Errorf("receiver %+v; want %d accepted", stats, b.Database.Sent)
 	}

@@ -56,7 +56,7 @@ function readBooks(since) {
 function receiverTook() {
   if (receiver === '') return 0;
   const response = http.get(`${receiver}/stats`, { tags: { name: 'GET receiver/stats' } });
-  if (response.status !== 200) throw new Error(`GET ${receiver}/stats: ${response.status || response.error}: RECEIVER has to be a "pipeline receiver"`);
+  if (response.status !== 200) throw new Error(`GET ${receiver}/stats: ${response.status || response.error}: RECEIVER has to be a "lab receiver"`);
   return Number(response.json('accepted'));
 }
 

@@ -53,7 +53,7 @@ func run(ctx context.Context, args []string) (err error) {
 	fs := flag.NewFlagSet("loadtest", flag.ContinueOnError)
 	folder := fs.String("folder", "loadtest", "`path` of the folder with the scripts")
 	script := fs.String("script", "smoke", "`name` of the script, without .js")
-	program := fs.String("program", "bin/pipeline", "`path` of the pipeline")
+	bin := fs.String("bin", "bin", "`folder` of the programs pipeline and lab")
 	out := fs.String("out", "loadtest/out", "`folder` for the report, the result and the log")
 	if err := fs.Parse(args); err != nil {
 		return err
@@ -76,8 +76,9 @@ func run(ctx context.Context, args []string) (err error) {
 	log := filepath.Join(*out, *script+".log")
 	fmt.Printf("starting a pipeline and a receiver; the pipeline's log is %s\n", log)
 	s, err := stack.Start(ctx, stack.Options{
-		Program: *program, Folder: *folder, ReceiverArgs: receiverArgs[*script],
-		PipelineLog: log, ReceiverLog: filepath.Join(*out, *script+"-receiver.log"),
+		Pipeline: filepath.Join(*bin, "pipeline"), Lab: filepath.Join(*bin, "lab"), Folder: *folder,
+		ReceiverArgs: receiverArgs[*script],
+		PipelineLog:  log, ReceiverLog: filepath.Join(*out, *script+"-receiver.log"),
 		PipelineArgs: append([]string{"--data-dir", filepath.Join(".pipeline", "loadtest")}, pipelineArgs[*script]...),
 	})
 	if err != nil {

@@ -34,14 +34,13 @@ echo "$URL $ADMIN $RECEIVER" > "$K6_WEB_DASHBOARD_EXPORT"
 	if err := os.WriteFile(filepath.Join(bin, "k6"), []byte(fake), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(bin, "pipeline")
-	build := exec.Command("go", "build", "-C", "../..", "-o", program, "./cmd/pipeline")
+	build := exec.Command("go", "build", "-C", "../..", "-o", bin+"/", "./cmd/pipeline", "./cmd/lab")
 	if b, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, b)
 	}
 	t.Setenv("PATH", bin+string(os.PathListSeparator)+os.Getenv("PATH"))
 	t.Setenv("DATABASE_URL", pgtest.URL(t))
-	err := run(t.Context(), []string{"-folder", "..", "-script", "steady", "-program", program, "-out", out})
+	err := run(t.Context(), []string{"-folder", "..", "-script", "steady", "-bin", bin, "-out", out})
 	log, _ := os.ReadFile(filepath.Join(out, "steady.log"))
 	if err != nil {
 		t.Fatalf("run = %v\n%s", err, log)

@@ -18,8 +18,8 @@ import (
 
 // Options are how to start.
 type Options struct {
-	// Program is the path of bin/pipeline, Folder that of loadtest/.
-	Program, Folder string
+	// Pipeline and Lab are the paths of bin/pipeline and bin/lab, Folder that of loadtest/.
+	Pipeline, Lab, Folder string
 	// PipelineArgs and ReceiverArgs come after ours.
 	PipelineArgs, ReceiverArgs []string
 	// Env is added to the environment, for example DATABASE_URL.
@@ -54,7 +54,7 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 		}
 	}()
 	s.receiver, err = child.Start(ctx, child.Command{
-		Program: o.Program, Log: o.ReceiverLog, Ready: "receiver: listening on",
+		Program: o.Lab, Log: o.ReceiverLog, Ready: "receiver: listening on",
 		Env:  slices.Concat(env, []string{"RECEIVER_WEBHOOK_SECRET=" + secret, "RECEIVER_SECRET=" + secret}),
 		Args: append([]string{"receiver", "--listen", "127.0.0.1:0", "--keep-messages", "2000"}, o.ReceiverArgs...),
 	})
@@ -63,7 +63,7 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 	}
 	s.Receiver = s.receiver.URL
 	s.pipeline, err = child.Start(ctx, child.Command{
-		Program: o.Program, Log: o.PipelineLog, Ready: "taking events",
+		Program: o.Pipeline, Log: o.PipelineLog, Ready: "taking events",
 		Env: slices.Concat(env, []string{"LOADTEST_RECEIVER=" + s.Receiver, "LOADTEST_SECRET=" + secret}),
 		Args: append([]string{"run", "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json",
 			"--rules", filepath.Join(o.Folder, "rules.yaml"),

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -19,20 +18,21 @@ const sweepAbout = `Measures one path at every combination of the settings in --
 finds the knee: the smallest setting within 5 % of the best rate. Results go to --out after each point; the same command
 goes on where it was interrupted. Every event is accounted for; exit status 1 says that some were lost or doubled.
 
-A --sweep names axes and values: batch=500,2000,writers=1,2. ` + "\"pipeline plan\" reads the file."
+A --sweep names axes and values: batch=500,2000,writers=1,2. ` + "\"lab plan\" reads the file."
 
-// benchSweep is "pipeline bench ingest" and "pipeline bench deliver".
+// benchSweep is "lab bench ingest" and "lab bench deliver".
 func benchSweep(ctx context.Context, kind string, args []string, env cli.Env) error {
 	base := bench.Base{}
-	example := "pipeline bench ingest --sweep batch=500,1000,2000,writers=1,2,4,linger=0,5ms --out sweep.json"
+	example := "lab bench ingest --sweep batch=500,1000,2000,writers=1,2,4,linger=0,5ms --out sweep.json"
 	if kind == "deliver" {
-		example = "pipeline bench deliver --sweep batch=500,1000,concurrency=64,256,lease=1m --receiver-latency 80ms --out deliver.json"
+		example = "lab bench deliver --sweep batch=500,1000,concurrency=64,256,lease=1m --receiver-latency 80ms --out deliver.json"
 	}
 	fs := cli.NewFlags(env, "bench "+kind, sweepAbout, example)
 	text := fs.String("sweep", "", "`axes` and their values; empty: one point, the program's defaults")
+	pipeline := pipelineFlag(fs)
 	database := fs.String("database-url", "", "`server` to measure, as a URL or key=value string; empty: a private one")
-	out := fs.String("out", "", "`file` (JSON) to keep results in, and to go on from; a page of charts is written beside it")
-	fs.DurationVar(&base.Duration, "duration", 3*time.Second, "how `long` a round takes")
+	out := fs.String("out", "", "`file` (JSON) to keep results in, and to go on from")
+	cli.Duration(fs, &base.Duration, "duration", 3*time.Second, "how `long` a round takes")
 	fs.IntVar(&base.Rounds, "rounds", 3, "`rounds` for each point; their median counts")
 	matching := "5%"
 	if kind == "ingest" {
@@ -42,7 +42,7 @@ func benchSweep(ctx context.Context, kind string, args []string, env cli.Env) er
 		fs.Float64Var(&base.Rate, "rate", 0, "`events` a second at which latency is measured; 0: half of what each point reaches")
 		fs.Float64Var(&base.BoundMS, "p99", 50, "`ms` that p99 may take for a setting to count; 0: no bound")
 	} else {
-		fs.DurationVar(&base.ReceiverLatency, "receiver-latency", 80*time.Millisecond, "how `long` the receiver takes for an answer")
+		cli.Duration(fs, &base.ReceiverLatency, "receiver-latency", 80*time.Millisecond, "how `long` the receiver takes for an answer")
 		fs.IntVar(&base.Messages, "messages", 20_000, "most `messages` in a round")
 	}
 	if _, err := cli.Parse(fs, args, 0); err != nil {
@@ -63,12 +63,12 @@ func benchSweep(ctx context.Context, kind string, args []string, env cli.Env) er
 	if base.Rounds < 1 || base.Duration <= 0 || kind == "ingest" && base.Connections < 1 || kind == "deliver" && base.Messages < 1 {
 		return cli.Usage(errors.New("--rounds, --duration, --connections and --messages have to be positive"))
 	}
-	self, err := os.Executable()
+	programs, err := findPrograms(*pipeline)
 	if err != nil {
 		return err
 	}
 	progress := newBenchProgress(env)
-	sweep, err := bench.RunSweep(ctx, bench.Options{Program: self, DatabaseURL: *database, Progress: progress.show}, kind, base, points, *out)
+	sweep, err := bench.RunSweep(ctx, bench.Options{Programs: programs, DatabaseURL: *database, Progress: progress.show}, kind, base, points, *out)
 	progress.finish()
 	if err != nil {
 		if *out != "" {
@@ -80,11 +80,7 @@ func benchSweep(ctx context.Context, kind string, args []string, env cli.Env) er
 		return err
 	}
 	if *out != "" {
-		page := strings.TrimSuffix(*out, ".json") + ".html"
-		if err := writeReport(page, func(f *os.File) error { return bench.WriteSweepHTML(f, sweep) }); err != nil {
-			return err
-		}
-		fmt.Fprintf(env.Stdout, "Charts: %s. Next: pipeline plan --from %s\n", page, *out)
+		fmt.Fprintf(env.Stdout, "Next: lab plan --from %s\n", *out)
 	}
 	if err := sweep.Err(); err != nil {
 		return fmt.Errorf("the books do not balance: %w", err)

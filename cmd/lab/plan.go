@@ -21,14 +21,14 @@ not reach is an open question with the command that answers it. docs/planning.md
 func planCommand(_ context.Context, args []string, env cli.Env) error {
 	t := capacity.Target{}
 	var from []string
-	fs := cli.NewFlags(env, "plan", planAbout, `pipeline bench ingest --sweep batch=500,2000,writers=1,2,4 --out ingest.json
-pipeline bench deliver --sweep concurrency=64,256 --receiver-latency 80ms --out deliver.json
-pipeline plan --from ingest.json --from deliver.json --rate 30000 --matching 5% --receiver 80ms --p99 100ms`)
+	fs := cli.NewFlags(env, "plan", planAbout, `lab bench ingest --sweep batch=500,2000,writers=1,2,4 --out ingest.json
+lab bench deliver --sweep concurrency=64,256 --receiver-latency 80ms --out deliver.json
+lab plan --from ingest.json --from deliver.json --rate 30000 --matching 5% --receiver 80ms --p99 100ms`)
 	fs.Func("from", "`file` of a sweep; give it twice for ingest and deliver", func(s string) error { from = append(from, s); return nil })
 	fs.Float64Var(&t.Rate, "rate", 0, "`events` a second that the system has to take, at its peak")
 	matching := fs.String("matching", "5%", "`share` of events that become a message")
-	fs.DurationVar(&t.Receiver, "receiver", 80*time.Millisecond, "how `long` the receiver of messages takes to answer")
-	fs.DurationVar(&t.P99, "p99", 100*time.Millisecond, "how `long` 99 of 100 clients may wait for their answer at most")
+	cli.Duration(fs, &t.Receiver, "receiver", 80*time.Millisecond, "how `long` the receiver of messages takes to answer")
+	cli.Duration(fs, &t.P99, "p99", 100*time.Millisecond, "how `long` 99 of 100 clients may wait for their answer at most")
 	headroom := fs.String("headroom", "30%", "`share` of every resource that stays free")
 	fs.IntVar(&t.NodeCores, "node-cores", 0, "`cores` of a machine that runs the program; 0: as measured")
 	fs.Float64Var(&t.Retention, "retention", 30, "`days` that events are kept")
@@ -43,7 +43,7 @@ pipeline plan --from ingest.json --from deliver.json --rate 30000 --matching 5% 
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	fault(len(from) == 0, "--from: give the file of an ingest sweep, made by: pipeline bench ingest --sweep batch=500,2000,writers=1,2,4 --out ingest.json")
+	fault(len(from) == 0, "--from: give the file of an ingest sweep, made by: lab bench ingest --sweep batch=500,2000,writers=1,2,4 --out ingest.json")
 	fault(t.Rate <= 0, "--rate: give the events a second that the system has to take")
 	fault(t.Receiver < 0 || t.P99 <= 0 || t.NodeCores < 0 || t.Retention < 0, "--receiver, --p99, --node-cores and --retention can't be negative, and --p99 has to be positive")
 	if t.Matching, err = parseShare(*matching); err != nil {

@@ -17,9 +17,9 @@ const benchAbout = `Measures this machine: ingest, evaluation, claims, delivery 
 every event accounted for. It works in a database that it creates and drops, on a private PostgreSQL or on the server of
 --database-url, whose other databases it does not touch; after a crash drop pipeline_bench_* by hand.
 
-  pipeline bench            everything, about 10 minutes; --quick about 2
-  pipeline bench ingest     one path over a range of settings (--sweep), for "pipeline plan"
-  pipeline bench deliver    the same for delivery, against a receiver of a given latency
+  lab bench            everything, about 10 minutes; --quick about 2
+  lab bench ingest     one path over a range of settings (--sweep), for "lab plan"
+  lab bench deliver    the same for delivery, against a receiver of a given latency
 
 Exit status 1 says that events were lost or doubled. A missed floor is printed and fails nothing, since machines are
 busy with other things.`
@@ -29,16 +29,13 @@ func benchCommand(ctx context.Context, args []string, env cli.Env) error {
 		switch args[0] {
 		case "ingest", "deliver":
 			return benchSweep(ctx, args[0], args[1:], env)
-		case "floor-server":
-			return bench.ServeFloor(ctx, env.Stdout)
-		case "floor-sender":
-			return benchSender(ctx, args[1:], env)
 		}
 	}
-	fs := cli.NewFlags(env, "bench", benchAbout, "pipeline bench --quick\npipeline bench ingest --sweep batch=500,2000,writers=1,2,4,linger=0,5ms")
+	fs := cli.NewFlags(env, "bench", benchAbout, "lab bench --quick\nlab bench ingest --sweep batch=500,2000,writers=1,2,4,linger=0,5ms")
 	quick := fs.Bool("quick", false, "shorter and fewer rounds: for a first look")
+	pipeline := pipelineFlag(fs)
 	database := fs.String("database-url", "", "`server` to measure, as a URL or key=value string; empty: a private one")
-	out := fs.String("out", filepath.Join("bench", "out"), "`folder` for report.json, report.html and figures.md")
+	out := fs.String("out", filepath.Join("bench", "out"), "`folder` for report.json and figures.md")
 	figures := fs.String("figures", "", "`file` whose part between <!-- figures --> and <!-- /figures --> is rewritten with the tables")
 	rest, err := cli.Parse(fs, args, math.MaxInt)
 	if err != nil {
@@ -47,12 +44,12 @@ func benchCommand(ctx context.Context, args []string, env cli.Env) error {
 	if len(rest) > 0 {
 		return cli.Usagef("unexpected argument %q%s", rest[0], cli.DidYouMean(rest[0], []string{"ingest", "deliver"}))
 	}
-	self, err := os.Executable()
+	programs, err := findPrograms(*pipeline)
 	if err != nil {
 		return err
 	}
 	progress := newBenchProgress(env)
-	report, err := bench.Suite(ctx, bench.Options{Program: self, DatabaseURL: *database, Quick: *quick, Progress: progress.show})
+	report, err := bench.Suite(ctx, bench.Options{Programs: programs, DatabaseURL: *database, Quick: *quick, Progress: progress.show})
 	progress.finish()
 	if err != nil {
 		return err
@@ -60,14 +57,9 @@ func benchCommand(ctx context.Context, args []string, env cli.Env) error {
 	if err := os.MkdirAll(*out, 0o755); err != nil {
 		return err
 	}
-	files := map[string]func(*os.File) error{
-		"report.html": func(f *os.File) error { return bench.WriteHTML(f, report) },
-		"figures.md":  func(f *os.File) error { return bench.WriteMarkdown(f, report) },
-	}
-	for name, write := range files {
-		if err := writeReport(filepath.Join(*out, name), write); err != nil {
-			return err
-		}
+	figuresFile := filepath.Join(*out, "figures.md")
+	if err := writeFigures(figuresFile, report); err != nil {
+		return err
 	}
 	if err := bench.WriteJSON(filepath.Join(*out, "report.json"), report); err != nil {
 		return err
@@ -83,19 +75,19 @@ func benchCommand(ctx context.Context, args []string, env cli.Env) error {
 	if missed := report.Missed(); len(missed) > 0 {
 		fmt.Fprintf(env.Stdout, "\n%d of the bounds were missed. That fails nothing: on a busy machine (load average above) take the figures again.\n", len(missed))
 	}
-	fmt.Fprintf(env.Stdout, "\nCharts: %s. For machines: %s.\n", filepath.Join(*out, "report.html"), filepath.Join(*out, "report.json"))
+	fmt.Fprintf(env.Stdout, "\nTables: %s. For machines: %s.\n", figuresFile, filepath.Join(*out, "report.json"))
 	if err := report.Err(); err != nil {
 		return fmt.Errorf("the books do not balance: %w", err)
 	}
 	return nil
 }
 
-func writeReport(name string, write func(*os.File) error) error {
+func writeFigures(name string, report *bench.Report) error {
 	f, err := os.Create(name)
 	if err != nil {
 		return err
 	}
-	return errors.Join(write(f), f.Close())
+	return errors.Join(bench.WriteMarkdown(f, report), f.Close())
 }
 
 func rewriteFigures(file string, report *bench.Report) error {
@@ -116,9 +108,18 @@ func rewriteFigures(file string, report *bench.Report) error {
 	return os.WriteFile(file, []byte(head+begin+b.String()+end+tail), 0o644)
 }
 
-// benchSender is the floor of delivery, a process of its own; see bench.SendFloor.
-func benchSender(ctx context.Context, args []string, env cli.Env) error {
-	fs := cli.NewFlags(env, "bench floor-sender", "Posts signed messages from memory.", "pipeline bench floor-sender --url http://127.0.0.1:9000")
+// floorServerCommand is the floor of small requests; see bench.ServeFloor.
+func floorServerCommand(ctx context.Context, args []string, env cli.Env) error {
+	fs := cli.NewFlags(env, "floor-server", "Parses events and answers, and does nothing else.", "lab floor-server")
+	if _, err := cli.Parse(fs, args, 0); err != nil {
+		return err
+	}
+	return bench.ServeFloor(ctx, env.Stdout)
+}
+
+// floorSenderCommand is the floor of delivery; see bench.SendFloor.
+func floorSenderCommand(ctx context.Context, args []string, env cli.Env) error {
+	fs := cli.NewFlags(env, "floor-sender", "Posts signed messages from memory.", "lab floor-sender --url http://127.0.0.1:9000")
 	url := fs.String("url", "", "where to post")
 	messages := fs.Int("messages", 10_000, "how many")
 	connections := fs.Int("connections", 64, "over how many connections")

@@ -8,8 +8,17 @@ import (
 
 func TestDemo(t *testing.T) {
 	t.Parallel()
-	dir := publicDir(t) + "/demo"
-	status, out, errOut := runCommand(t, nil, "demo", "--data-dir", dir, "--rules", "../../rules/shop.yaml", "--visits", "300")
+	// A folder that PostgreSQL can enter when the tests run as root and it runs as another user.
+	public, err := os.MkdirTemp("", "sluice-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(public) })
+	if err := os.Chmod(public, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dir := public + "/demo"
+	status, out, errOut := runCommand(t, nil, "demo", "--pipeline", pipelineProgram(t), "--data-dir", dir, "--rules", "../../rules/shop.yaml", "--visits", "300")
 	if status != 0 || !strings.Contains(out, "the books balance") {
 		t.Fatalf("status %d\n%s%s", status, out, errOut)
 	}

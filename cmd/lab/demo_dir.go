@@ -21,7 +21,7 @@ import (
 const (
 	demoSecretFile  = "secret"
 	demoSecret      = "whsec_ZGVtby1vbmx5LWRlbW8tb25seS1kZW1vLW9ubHk="
-	demoDestination = `# Written by "pipeline demo". All destinations are the demo's receiver, which fails now and then, so retries come soon.
+	demoDestination = `# Written by "lab demo". All destinations are the demo's receiver, which fails now and then, so retries come soon.
 destinations:
 `
 )
@@ -123,7 +123,7 @@ func writeDemoSettings(o demoOptions, names []string, receiver string) (settings
 		return "", err
 	}
 	settings = filepath.Join(dir, "pipeline.yaml")
-	return settings, os.WriteFile(settings, fmt.Appendf(nil, `# Written by "pipeline demo".
+	return settings, os.WriteFile(settings, fmt.Appendf(nil, `# Written by "lab demo".
 data-dir: %s
 rules: %s
 destinations: %s
@@ -145,7 +145,7 @@ func (r *demoReport) printGoOn(w io.Writer, pipe, receiver *child.Process) {
 func printRestart(w io.Writer, o demoOptions, receiver *child.Process) {
 	address := strings.TrimPrefix(receiver.URL, "http://")
 	fmt.Fprintf(w, `Go on with its data, in two terminals:
-  RECEIVER_SECRET=$(cat %[1]s/secret) bin/pipeline receiver --listen %[2]s
+  RECEIVER_SECRET=$(cat %[1]s/secret) bin/lab receiver --listen %[2]s
   bin/pipeline run --config %[1]s/pipeline.yaml
 and in a third:
 `, o.dir, address)

@@ -16,8 +16,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/sourcegraph/conc/pool"
 
+	"sluice.example/sluice/bench"
 	"sluice.example/sluice/internal/child"
 	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/internal/receiver"
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/operate/books"
 	"sluice.example/sluice/operate/importer"
@@ -32,11 +34,13 @@ type demoOptions struct {
 	visits     int
 	seed       uint64
 	keep       bool
+	programs   bench.Programs
 }
 
 func demoCommand(ctx context.Context, args []string, env cli.Env) error {
 	o := demoOptions{}
-	fs := cli.NewFlags(env, "demo", demoAbout, "pipeline demo --visits 5000 --keep")
+	fs := cli.NewFlags(env, "demo", demoAbout, "lab demo --visits 5000 --keep")
+	pipeline := pipelineFlag(fs)
 	fs.StringVar(&o.dir, "data-dir", demoDir(), "`folder` of the demo's own PostgreSQL, logs and settings; made anew each time")
 	fs.StringVar(&o.rules, "rules", filepath.Join("rules", "shop.yaml"), "rules `file`; whatever it sends goes to the demo's receiver")
 	fs.IntVar(&o.visits, "visits", 3000, "`visits` to the shop, each with about 7 events")
@@ -56,6 +60,9 @@ func demoCommand(ctx context.Context, args []string, env cli.Env) error {
 		return fmt.Errorf("--rules: %w; run the demo in the project's folder, or name the file", err)
 	}
 	o.rules = rules
+	if o.programs, err = findPrograms(*pipeline); err != nil {
+		return err
+	}
 	return runDemo(ctx, o, env)
 }
 
@@ -66,7 +73,7 @@ func runDemo(ctx context.Context, o demoOptions, env cli.Env) (err error) {
 	}
 	say("demo: starting a receiver that fails now and then, and a pipeline with a PostgreSQL of its own (logs in %s)", o.dir)
 	receiver, err := child.Start(ctx, child.Command{
-		Log: filepath.Join(o.dir, "receiver.log"), Ready: "receiver: listening on",
+		Program: o.programs.Lab, Log: filepath.Join(o.dir, "receiver.log"), Ready: "receiver: listening on",
 		Env: append(child.Environ(), "RECEIVER_SECRET="+demoSecret, "RECEIVER_WEBHOOK_SECRET="+demoSecret),
 		Args: []string{"receiver", "--listen", "127.0.0.1:0", "--fail-rate", "0.1", "--lose-answers", "0.05", "--delay", "2ms",
 			"--seed", fmt.Sprint(o.seed)},
@@ -84,7 +91,7 @@ func runDemo(ctx context.Context, o demoOptions, env cli.Env) (err error) {
 		return err
 	}
 	pipe, err := child.Start(ctx, child.Command{
-		Log: filepath.Join(o.dir, "pipeline.log"), Ready: "taking events", Env: child.Environ(),
+		Program: o.programs.Pipeline, Log: filepath.Join(o.dir, "pipeline.log"), Ready: "taking events", Env: child.Environ(),
 		Args: []string{"run", "--config", settings, "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json",
 			"--sweep.every", demoSweep.String()},
 	})
@@ -166,7 +173,7 @@ type demoReport struct {
 	books     books.Process
 	outbox    deliveries
 	events    int64
-	receiver  receiverStats
+	receiver  receiver.Stats
 }
 
 // demoSweep is how often the demo's pipeline looks for what is due.
