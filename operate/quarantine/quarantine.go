@@ -43,7 +43,6 @@ func (f Filter) arguments() pgx.NamedArgs {
 
 // whereSQL reads the whole table, which is small in any healthy system.
 const whereSQL = `
-from quarantine
 where (@tenant = 0 or tenant_id = @tenant)
     and (@sqlstate = '' or sqlstate = @sqlstate)
     and (@event::uuid is null or event_id = @event)
@@ -62,7 +61,8 @@ type Event struct {
 }
 
 const listSQL = `
-select tenant_id, event_id, occurred_at, quarantined_at, sqlstate, reason, octet_length(event) as bytes` + whereSQL + `
+select tenant_id, event_id, occurred_at, quarantined_at, sqlstate, reason, octet_length(event) as bytes
+from quarantine` + whereSQL + `
 order by quarantined_at desc, event_id limit @limit`
 
 // List returns the newest events that match, at most limit of them.
@@ -95,7 +95,7 @@ func Print(w io.Writer, events []Event) error {
 	return err
 }
 
-const exportSQL = `select event` + whereSQL + ` order by quarantined_at, event_id`
+const exportSQL = `select event from quarantine` + whereSQL + ` order by quarantined_at, event_id`
 
 // Export writes the events that match, the oldest first, one a line, as they would have to be posted again. It returns
 // how many there were.
@@ -120,7 +120,7 @@ func Export(ctx context.Context, conn *pgx.Conn, f Filter, w io.Writer) (n int, 
 	return n, nil
 }
 
-const countSQL = `select count(*)` + whereSQL
+const countSQL = `select count(*) from quarantine` + whereSQL
 
 // Count returns how many events match.
 func Count(ctx context.Context, conn *pgx.Conn, f Filter) (n int64, err error) {
@@ -130,7 +130,7 @@ func Count(ctx context.Context, conn *pgx.Conn, f Filter) (n int64, err error) {
 	return n, nil
 }
 
-const deleteSQL = `delete` + whereSQL
+const deleteSQL = `delete from quarantine` + whereSQL
 
 // Delete removes the events that match for good, and returns how many there were.
 func Delete(ctx context.Context, conn *pgx.Conn, f Filter) (int64, error) {
