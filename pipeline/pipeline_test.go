@@ -89,7 +89,8 @@ func TestImports(t *testing.T) {
 	}
 	sql := []string{"copyin", "evaluate", "sweep", "claim", "retain", "schema"}
 	http := []string{"ingest", "deliver"}
-	mechanisms := []string{"duration", "jsontext", "pgcopy", "spell", "wait", "yamlfile"} // of internal/, for every stage
+	// Of internal/, for every stage.
+	mechanisms := []string{"duration", "jsontext", "pgcopy", "spell", "tenants", "wait", "yamlfile"}
 	const jsontext = "sluice.example/sluice/internal/jsontext"
 	for line := range strings.Lines(string(out)) {
 		f := strings.Fields(line)

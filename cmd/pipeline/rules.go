@@ -11,12 +11,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/internal/tenants"
 	"sluice.example/sluice/internal/yamlfile"
 	"sluice.example/sluice/operate/backtest"
 	"sluice.example/sluice/operate/rulelist"
 	"sluice.example/sluice/pipeline/deliver"
 	"sluice.example/sluice/pipeline/evaluate"
-	"sluice.example/sluice/pipeline/ingest"
 )
 
 const rulesAbout = `Checks, tests, tries and lists rules.
@@ -93,11 +93,11 @@ func knownNames(cfg *config) (known evaluate.Known, err error) {
 		known.Destinations = found.Names()
 	}
 	if cfg.tenants != "" {
-		auth, err := ingest.LoadAuth(cfg.tenants)
+		set, err := tenants.Load(cfg.tenants)
 		if err != nil {
 			return known, err
 		}
-		known.Tenants = auth.Tenants()
+		known.Tenants = set.IDs()
 	}
 	return known, nil
 }

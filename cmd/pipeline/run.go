@@ -91,7 +91,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 			return err
 		}
 	}
-	if err := pages.Begin(ctx, reg, p.query, made.auth.Tenants()); err != nil {
+	if err := pages.Begin(ctx, reg, p.query, made.tenants.IDs()); err != nil {
 		return err
 	}
 	// Last, since who reads that events are taken may rely on it.

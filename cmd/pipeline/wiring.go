@@ -21,6 +21,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/internal/tenants"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/buffer"
 	"sluice.example/sluice/pipeline/claim"
@@ -37,7 +38,7 @@ type parts struct {
 	cfg *config
 	log *slog.Logger
 
-	auth         ingest.Auth
+	tenants      tenants.Set
 	destinations deliver.Destinations
 	topics       map[string][]string
 
@@ -91,7 +92,7 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 	}
 	var err error
 	if cfg.tenants != "" {
-		p.auth, err = ingest.LoadAuth(cfg.tenants)
+		p.tenants, err = tenants.Load(cfg.tenants)
 		failed(err)
 	}
 	if cfg.destinations != "" {
@@ -155,7 +156,7 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 		p.usage = func() buffer.Usage {
 			return buffer.Usage{Commit: writer.Committing(), CPU: processCPU(), Cores: runtime.GOMAXPROCS(0)}
 		}
-		p.server, err = ingest.New(cfg.ingest, p.buffer, p.auth, ingest.NewMetrics(reg), log)
+		p.server, err = ingest.New(cfg.ingest, p.buffer, p.tenants, ingest.NewMetrics(reg), log)
 		failed(err)
 	}
 	return p, errors.Join(errs...)
@@ -191,7 +192,7 @@ func loadTopics(name string, destinations []string) (map[string][]string, error)
 
 // loadRules reads the rules file, knowing the tenants and destinations of this process.
 func (p *parts) loadRules() (*evaluate.Set, error) {
-	return evaluate.Load(p.cfg.evaluate.Rules, evaluate.Known{Tenants: p.auth.Tenants(), Destinations: p.destinations.Names()})
+	return evaluate.Load(p.cfg.evaluate.Rules, evaluate.Known{Tenants: p.tenants.IDs(), Destinations: p.destinations.Names()})
 }
 
 // watchRules reloads the rules when their file changes and on SIGHUP.

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/gzip"
+
+	"sluice.example/sluice/internal/tenants"
 )
 
 // raw speaks HTTP by hand, for requests that a client library would not send.
@@ -46,7 +48,7 @@ func readReply(t testing.TB, r *bufio.Reader) (int, string) {
 
 func TestChunkedBodyWithoutEnd(t *testing.T) {
 	m := &memory{}
-	d := open(t, m, Auth{}, func(c *Config) { c.MaxBodyBytes = 1 << 20 })
+	d := open(t, m, tenants.Set{}, func(c *Config) { c.MaxBodyBytes = 1 << 20 })
 	c, r := d.raw("POST /v1/events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
 	go func() {
 		chunk := fmt.Sprintf("%x\r\n%s\r\n", 8192, strings.Repeat(" ", 8192))
@@ -71,7 +73,7 @@ func TestChunkedBodyWithoutEnd(t *testing.T) {
 
 func TestWrongLengths(t *testing.T) {
 	m := &memory{}
-	d := open(t, m, Auth{}, func(c *Config) { c.ReadTimeout = 300 * time.Millisecond })
+	d := open(t, m, tenants.Set{}, func(c *Config) { c.ReadTimeout = 300 * time.Millisecond })
 	body := `{"event_name":"x","properties":{"a":"` + strings.Repeat("b", 20000) + `"}}`
 	c, r := d.raw(fmt.Sprintf("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body)+10, body))
 	c.(*net.TCPConn).CloseWrite()
@@ -116,7 +118,7 @@ func TestGzipBombInBoundedMemory(t *testing.T) {
 		w.Write(zeros)
 	}
 	w.Close()
-	d := open(t, &memory{}, Auth{}, func(c *Config) {
+	d := open(t, &memory{}, tenants.Set{}, func(c *Config) {
 		c.MaxDecodedBytes, c.MaxBodyBytes, c.MaxReadingBytes = 8<<20,
 			2<<20, 32<<20
 	})
@@ -141,7 +143,7 @@ func TestGzipBombInBoundedMemory(t *testing.T) {
 
 func TestMemoryForBodiesIsBounded(t *testing.T) {
 	m := &memory{}
-	d := open(t, m, Auth{}, func(c *Config) {
+	d := open(t, m, tenants.Set{}, func(c *Config) {
 		c.MaxBodyBytes, c.MaxDecodedBytes, c.MaxReadingBytes = 1<<20, 1<<19,
 			1<<20+1<<19
 	})
@@ -167,7 +169,7 @@ func TestMemoryForBodiesIsBounded(t *testing.T) {
 
 func TestConcurrencyIsBounded(t *testing.T) {
 	m := &memory{hold: make(chan struct{}), inside: make(chan struct{}, 10)}
-	d := open(t, m, Auth{}, func(c *Config) { c.Concurrency = 2 })
+	d := open(t, m, tenants.Set{}, func(c *Config) { c.Concurrency = 2 })
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"sluice.example/sluice/internal/tenants"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -86,7 +87,7 @@ func TestCloudEventsBinaryMode(t *testing.T) {
 }
 
 func TestCloudEventsOverHTTP(t *testing.T) {
-	auth, err := parseAuth([]byte("tenants: [{id: 5, name: a, keys: [" + hashed("key") + "]}]"))
+	auth, err := tenants.Parse("tenants.yaml", "tenants: [{id: 5, name: a, keys: ["+hashed("key")+"]}]")
 	if err != nil {
 		t.Fatal(err)
 	}

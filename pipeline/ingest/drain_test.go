@@ -8,13 +8,15 @@ import (
 	"net/http"
 	"strconv"
 	"testing"
+
+	"sluice.example/sluice/internal/tenants"
 )
 
 // TestDrain ends the server under 200 connections, half of them waiting for their answer and half idle.
 func TestDrain(t *testing.T) {
 	const n = 100
 	m := &memory{hold: make(chan struct{}), inside: make(chan struct{}, n)}
-	d := open(t, m, Auth{}, nil)
+	d := open(t, m, tenants.Set{}, nil)
 	request := func(name string) string {
 		body := `{"event_name":"` + name + `"}`
 		return fmt.Sprintf("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
@@ -68,7 +70,7 @@ func TestDrain(t *testing.T) {
 
 func TestRequestsDuringTheDrainAreRefused(t *testing.T) {
 	m := &memory{}
-	d := open(t, m, Auth{}, nil)
+	d := open(t, m, tenants.Set{}, nil)
 	d.server.draining.Store(true)
 	_, r := d.raw("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 18\r\n\r\n" + `{"event_name":"x"}`)
 	resp, err := http.ReadResponse(r, nil)
@@ -81,7 +83,7 @@ func TestRequestsDuringTheDrainAreRefused(t *testing.T) {
 }
 
 func TestServeEndsAtOnceWhenItsContextHasEnded(t *testing.T) {
-	d := open(t, &memory{}, Auth{}, nil)
+	d := open(t, &memory{}, tenants.Set{}, nil)
 	d.stop()
 	within(t, "Serve to return", d.done)
 }

@@ -15,10 +15,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sluice.example/sluice/internal/tenants"
 )
 
 func TestCORS(t *testing.T) {
-	d := open(t, &memory{}, Auth{}, func(c *Config) {
+	d := open(t, &memory{}, tenants.Set{}, func(c *Config) {
 		c.CORSOrigins = []string{"https://shop.example.com",
 			"http://localhost:3000"}
 	})
@@ -61,7 +63,7 @@ func TestCORS(t *testing.T) {
 			t.Errorf("preflight answers %v", resp.Header)
 		}
 	}
-	open := open(t, &memory{}, Auth{}, func(c *Config) { c.CORSOrigins = []string{"*"} })
+	open := open(t, &memory{}, tenants.Set{}, func(c *Config) { c.CORSOrigins = []string{"*"} })
 	d.addr = open.addr
 	if got := ask("POST", "https://any.example").Header.Get("Access-Control-Allow-Origin"); got != "*" {
 		t.Errorf("with *: allows %q", got)
@@ -102,7 +104,7 @@ func TestTLS(t *testing.T) {
 	dir := t.TempDir()
 	certFile, keyFile := writePair(t, dir, "first.example", time.Now().Add(-time.Hour))
 	m := &memory{}
-	d := open(t, m, Auth{}, func(c *Config) { c.TLSCertFile, c.TLSKeyFile = certFile, keyFile })
+	d := open(t, m, tenants.Set{}, func(c *Config) { c.TLSCertFile, c.TLSKeyFile = certFile, keyFile })
 	served := func() string {
 		t.Helper()
 		c, err := tls.Dial("tcp", d.addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
@@ -146,7 +148,7 @@ func TestTLS(t *testing.T) {
 	for _, files := range [][2]string{{certFile, ""}, {"", keyFile}, {certFile, keyFile}, {dir + "/none", keyFile}} {
 		cfg := DefaultConfig()
 		cfg.TLSCertFile, cfg.TLSKeyFile = files[0], files[1]
-		if _, err := New(cfg, m, Auth{}, d.metrics, slog.New(slog.DiscardHandler)); err == nil ||
+		if _, err := New(cfg, m, tenants.Set{}, d.metrics, slog.New(slog.DiscardHandler)); err == nil ||
 			!strings.Contains(err.Error(), "ingest.tls-") {
 			t.Errorf("%q: %v; want an error that names the setting", files, err)
 		}

@@ -62,7 +62,7 @@ func (s *Server) authenticate(ctx exchange) (who sender, ok bool) {
 	if key == nil && ctx.shape.keyInQuery {
 		key = ctx.QueryArgs().Peek("access_token")
 	}
-	who.tenant, who.known = s.auth.tenant(key)
+	who.tenant, who.known = s.tenants.OfKey(key)
 	who.later = !who.known && key == nil && ctx.shape.keyInBody
 	return who, who.later || s.admit(ctx, who)
 }
@@ -124,7 +124,7 @@ func (s *Server) decode(ctx exchange, in input, who *sender) (decoded, *malforme
 	d.reset(&s.cfg, who.tenant, ctx.Time())
 	m := ctx.shape.decode(d, in)
 	if m == nil && who.later {
-		who.tenant, who.known = s.auth.tenant([]byte(d.key))
+		who.tenant, who.known = s.tenants.OfKey([]byte(d.key))
 		d.tenant = who.tenant
 	}
 	got := decoded{total: d.count, size: len(in.body), rejected: slices.Clone(d.rejected)}

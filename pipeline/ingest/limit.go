@@ -3,13 +3,9 @@ package ingest
 import (
 	"sync"
 	"time"
-)
 
-// limits are what a tenant may send on average, per process; 0 is no limit.
-type limits struct {
-	EventsPerSecond float64
-	BytesPerSecond  float64
-}
+	"sluice.example/sluice/internal/tenants"
+)
 
 // limiter holds one tenant to its limits, so that it can't fill the buffer for the others. It is two token buckets of
 // one second's worth. What a request costs is known only once it is decoded, so a request goes on while there is
@@ -27,7 +23,7 @@ type bucket struct {
 	filled time.Time
 }
 
-func newLimiter(l limits, now time.Time) *limiter {
+func newLimiter(l tenants.Limits, now time.Time) *limiter {
 	return &limiter{
 		events: bucket{l.EventsPerSecond, l.EventsPerSecond, now},
 		bytes:  bucket{l.BytesPerSecond, l.BytesPerSecond, now},

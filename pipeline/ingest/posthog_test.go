@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"sluice.example/sluice/internal/tenants"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -60,8 +61,8 @@ func TestPostHogMapping(t *testing.T) {
 }
 
 func TestPostHogForms(t *testing.T) {
-	auth, err := parseAuth([]byte("tenants: [{id: 5, name: a, keys: [" + hashed("key") +
-		"]}, {id: 6, name: b, keys: [" + hashed("other") + "]}]"))
+	auth, err := tenants.Parse("tenants.yaml", "tenants: [{id: 5, name: a, keys: ["+hashed("key")+
+		"]}, {id: 6, name: b, keys: ["+hashed("other")+"]}]")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +117,7 @@ func TestPostHogForms(t *testing.T) {
 // TestPostHogIsHungUpOnWhereItsEventsWouldBeLost: on an answer it would drop the events, on none it keeps them.
 func TestPostHogIsHungUpOnWhereItsEventsWouldBeLost(t *testing.T) {
 	m := &memory{err: pipeline.ErrUnavailable, inside: make(chan struct{}, 1000)}
-	d := open(t, m, Auth{}, nil)
+	d := open(t, m, tenants.Set{}, nil)
 	body := `{"event":"x","distinct_id":"u"}`
 	request := fmt.Sprintf("POST /e HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	noAnswer := func(what string, r *bufio.Reader) {

@@ -15,6 +15,7 @@ import (
 	"github.com/sourcegraph/conc/pool"
 	"github.com/valyala/fasthttp"
 
+	"sluice.example/sluice/internal/tenants"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -33,7 +34,7 @@ type Buffer interface {
 type Server struct {
 	cfg     Config
 	buffer  Buffer
-	auth    Auth
+	tenants tenants.Set
 	metrics *Metrics
 	log     *slog.Logger
 
@@ -49,13 +50,13 @@ type Server struct {
 }
 
 // New checks the configuration; the error names everything that is wrong with it. It starts nothing.
-func New(cfg Config, buf Buffer, auth Auth, m *Metrics, log *slog.Logger) (*Server, error) {
+func New(cfg Config, buf Buffer, who tenants.Set, m *Metrics, log *slog.Logger) (*Server, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, buffer: buf, auth: auth, metrics: m, log: log, limiters: map[int32]*limiter{}}
+	s := &Server{cfg: cfg, buffer: buf, tenants: who, metrics: m, log: log, limiters: map[int32]*limiter{}}
 	s.drain, s.shut = context.WithCancel(context.Background())
-	for tenant, l := range auth.limits {
+	for tenant, l := range who.Limits() {
 		s.limiters[tenant] = newLimiter(l, time.Now())
 	}
 	s.decoders.New = func() any { return new(decoder) }

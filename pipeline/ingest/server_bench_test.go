@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"sluice.example/sluice/internal/tenants"
 )
 
 // BenchmarkServe is a request over loopback, its client included; bare is the same request to a server that reads the
@@ -21,7 +23,7 @@ func BenchmarkServe(b *testing.B) {
 		// The sample's times are fixed; they must be within the limits whenever this runs.
 		within := func(c *Config) { c.MaxAge, c.MaxAhead = 200*365*24*time.Hour, 200*365*24*time.Hour }
 		b.Run(fmt.Sprintf("events=%d/sluice", n), func(b *testing.B) {
-			load(b, open(b, &memory{discard: true}, Auth{}, within).addr, body, n)
+			load(b, open(b, &memory{discard: true}, tenants.Set{}, within).addr, body, n)
 		})
 		b.Run(fmt.Sprintf("events=%d/bare", n), func(b *testing.B) {
 			ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"sluice.example/sluice/internal/tenants"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -109,14 +110,14 @@ type door struct {
 	err     error
 }
 
-func open(t testing.TB, buf Buffer, auth Auth, change func(*Config)) *door {
+func open(t testing.TB, buf Buffer, who tenants.Set, change func(*Config)) *door {
 	t.Helper()
 	cfg := DefaultConfig()
 	if change != nil {
 		change(&cfg)
 	}
 	m := NewMetrics(prometheus.NewRegistry())
-	s, err := New(cfg, buf, auth, m, slog.New(slog.DiscardHandler))
+	s, err := New(cfg, buf, who, m, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +232,7 @@ func TestVerdictsKeepThePositionInTheRequest(t *testing.T) {
 		}
 		return pipeline.Verdict{Outcome: pipeline.Stored}
 	}}
-	d := open(t, m, Auth{}, nil)
+	d := open(t, m, tenants.Set{}, nil)
 	body := `[{},{"event_name":"a"},5,{"event_name":"dup"},{"event_name":"b"},{"x":1},{"event_name":"bad"},{}]`
 	r := d.post(body)
 	if r.status != 200 || r.json.Stored != 2 || r.json.Duplicate != 1 || r.json.Rejected != 5 {
@@ -282,7 +283,7 @@ func books(t *testing.T, d *door, tenant string, received, rejected, refused flo
 
 func TestStatusCodes(t *testing.T) {
 	m := &memory{}
-	d := open(t, m, Auth{}, func(c *Config) {
+	d := open(t, m, tenants.Set{}, func(c *Config) {
 		c.MaxBodyBytes, c.MaxDecodedBytes, c.MaxEvents = 64<<10, 128<<10, 100
 	})
 	good := `{"event_name":"x"}`
@@ -365,7 +366,7 @@ func TestStatusCodes(t *testing.T) {
 
 func TestWhatTheBufferSaysBecomesTheStatus(t *testing.T) {
 	m := &memory{}
-	d := open(t, m, Auth{}, nil)
+	d := open(t, m, tenants.Set{}, nil)
 	for _, tt := range []struct {
 		err    error
 		status int
@@ -397,7 +398,7 @@ func TestWhatTheBufferSaysBecomesTheStatus(t *testing.T) {
 // clients that lose what is refused wait for room.
 func TestRefusedBeforeDecoding(t *testing.T) {
 	m := &memory{full: true}
-	d := open(t, m, Auth{}, nil)
+	d := open(t, m, tenants.Set{}, nil)
 	c, r := d.raw("")
 	body := strings.Repeat("no JSON ", 50_000)
 	for range 2 {
@@ -430,7 +431,7 @@ func TestRefusedBeforeDecoding(t *testing.T) {
 
 func TestAnswerTimeout(t *testing.T) {
 	m := &memory{hold: make(chan struct{})}
-	d := open(t, m, Auth{}, func(c *Config) { c.AnswerTimeout = 10 * time.Millisecond })
+	d := open(t, m, tenants.Set{}, func(c *Config) { c.AnswerTimeout = 10 * time.Millisecond })
 	if r := d.post(`{"event_name":"x"}`); r.status != 503 || !strings.HasSuffix(r.json.Type, ":outcome-unknown") {
 		t.Errorf("%d %s; want 503, outcome unknown", r.status, r.body)
 	}
@@ -438,7 +439,7 @@ func TestAnswerTimeout(t *testing.T) {
 }
 
 func TestTenants(t *testing.T) {
-	auth, err := parseAuth([]byte("tenants: [{id: 5, name: a, keys: [" + hashed("key") + "]}]"))
+	auth, err := tenants.Parse("tenants.yaml", "tenants: [{id: 5, name: a, keys: ["+hashed("key")+"]}]")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -470,7 +471,7 @@ func TestABugCostsOneRequest(t *testing.T) {
 		}
 		return pipeline.Verdict{Outcome: pipeline.Stored}
 	}}
-	d := open(t, m, Auth{}, nil)
+	d := open(t, m, tenants.Set{}, nil)
 	if r := d.post(`{"event_name":"bug"}`); r.status != 500 {
 		t.Errorf("%d; want 500", r.status)
 	}
@@ -486,7 +487,7 @@ func TestConfigNamesEveryFault(t *testing.T) {
 	if err := DefaultConfig().validate(); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
-	_, err := New(Config{MaxReadingBytes: -1}, nil, Auth{}, nil, nil)
+	_, err := New(Config{MaxReadingBytes: -1}, nil, tenants.Set{}, nil, nil)
 	if err == nil {
 		t.Fatal("a zero Config: no error")
 	}

@@ -14,6 +14,7 @@ import (
 
 	"sluice.example/sluice/internal/jsontext"
 	"sluice.example/sluice/internal/jsontext/hostile"
+	"sluice.example/sluice/internal/tenants"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -146,7 +147,7 @@ func TestSegmentRejections(t *testing.T) {
 }
 
 func TestSegmentAnswers(t *testing.T) {
-	auth, err := parseAuth([]byte("tenants: [{id: 5, name: a, keys: [" + hashed("key") + "]}]"))
+	auth, err := tenants.Parse("tenants.yaml", "tenants: [{id: 5, name: a, keys: ["+hashed("key")+"]}]")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"sluice.example/sluice/internal/tenants"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -113,7 +114,7 @@ func (d *door) noMemoryHeld(t *testing.T) {
 
 func TestStreamAnswersWhileItGoesOn(t *testing.T) {
 	m := &memory{}
-	d := open(t, m, Auth{}, nil)
+	d := open(t, m, tenants.Set{}, nil)
 	k := d.stream(t)
 	if k.resp.StatusCode != 200 || k.resp.Header.Get("Content-Type") != "application/x-ndjson" {
 		t.Fatalf("%d %q", k.resp.StatusCode, k.resp.Header.Get("Content-Type"))
@@ -149,7 +150,7 @@ func TestStreamOfManyEvents(t *testing.T) {
 	for name, coded := range map[string]string{"": all, "gzip": gz(all[:len(all)/2]) + gz(all[len(all)/2:]),
 		"zstd": zst(all)} {
 		m := &memory{}
-		d := open(t, m, Auth{}, func(c *Config) {
+		d := open(t, m, tenants.Set{}, func(c *Config) {
 			c.MaxEvents, c.MaxEventBytes, c.MaxBodyBytes, c.MaxDecodedBytes = 700, 50_000, 1024, 1024
 		})
 		k := d.stream(t, "Content-Encoding", name)
@@ -188,7 +189,7 @@ func TestStreamOfManyEvents(t *testing.T) {
 // TestStreamIsNotReadWhileNothingIsWritten: a stream that the database does not keep up with waits at the client.
 func TestStreamIsNotReadWhileNothingIsWritten(t *testing.T) {
 	m := &memory{hold: make(chan struct{}), inside: make(chan struct{}, 1_000_000)}
-	d := open(t, m, Auth{}, nil)
+	d := open(t, m, tenants.Set{}, nil)
 	k := d.stream(t)
 	event := `{"event_name":"e","properties":{"a":"` + strings.Repeat("x", 1000) + `"}}` + "\n"
 	const n = 20_000 // 20 MB, more than the sockets of the two sides hold
@@ -224,7 +225,7 @@ func TestStreamIsNotReadWhileNothingIsWritten(t *testing.T) {
 func TestStreamEnds(t *testing.T) {
 	t.Run("database away", func(t *testing.T) {
 		m := &memory{}
-		d := open(t, m, Auth{}, nil)
+		d := open(t, m, tenants.Set{}, nil)
 		k := d.stream(t)
 		k.send("{\"event_name\":\"x\"}\n")
 		k.read()
@@ -239,7 +240,7 @@ func TestStreamEnds(t *testing.T) {
 	})
 	t.Run("full", func(t *testing.T) {
 		m := &memory{err: &pipeline.Overloaded{RetryAfter: time.Second}, inside: make(chan struct{}, 1000)}
-		d := open(t, m, Auth{}, nil)
+		d := open(t, m, tenants.Set{}, nil)
 		k := d.stream(t)
 		k.send("{\"event_name\":\"x\"}\n")
 		<-m.inside
@@ -254,7 +255,7 @@ func TestStreamEnds(t *testing.T) {
 	})
 	t.Run("drain", func(t *testing.T) {
 		m := &memory{}
-		d := open(t, m, Auth{}, nil)
+		d := open(t, m, tenants.Set{}, nil)
 		k := d.stream(t)
 		k.send("{\"event_name\":\"x\"}\n{\"event_name\":\"half")
 		k.read()
@@ -266,7 +267,7 @@ func TestStreamEnds(t *testing.T) {
 		within(t, "Serve to return", d.done)
 	})
 	t.Run("silence", func(t *testing.T) {
-		d := open(t, &memory{}, Auth{}, func(c *Config) { c.IdleTimeout = 50 * time.Millisecond })
+		d := open(t, &memory{}, tenants.Set{}, func(c *Config) { c.IdleTimeout = 50 * time.Millisecond })
 		k := d.stream(t)
 		if l := k.read(); l.Status != 408 {
 			t.Errorf("line %+v; want 408", l)
@@ -276,7 +277,7 @@ func TestStreamEnds(t *testing.T) {
 	})
 	t.Run("client gone", func(t *testing.T) {
 		m := &memory{}
-		d := open(t, m, Auth{}, nil)
+		d := open(t, m, tenants.Set{}, nil)
 		c, r := d.raw("POST /v1/stream HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: " +
 			"chunked\r\n\r\n13\r\n{\"event_name\":\"x\"}\n\r\n")
 		if _, err := r.ReadString('\n'); err != nil {
@@ -286,7 +287,7 @@ func TestStreamEnds(t *testing.T) {
 		d.noMemoryHeld(t)
 	})
 	t.Run("shorter than its length", func(t *testing.T) {
-		d := open(t, &memory{}, Auth{}, nil)
+		d := open(t, &memory{}, tenants.Set{}, nil)
 		text := strings.Repeat("{\"event_name\":\"x\"}\n", 1000)
 		c, r := d.raw(fmt.Sprintf("POST /v1/stream HTTP/1.1\r\nHost: x\r\nContent-Type: application/"+
 			"x-ndjson\r\nContent-Length: %d\r\n\r\n%s", len(text)+1, text))
@@ -297,7 +298,7 @@ func TestStreamEnds(t *testing.T) {
 		}
 	})
 	t.Run("truncated", func(t *testing.T) {
-		d := open(t, &memory{}, Auth{}, nil)
+		d := open(t, &memory{}, tenants.Set{}, nil)
 		k := d.stream(t, "Content-Encoding", "gzip")
 		text := gz("{\"event_name\":\"x\"}\n")
 		k.send(text[:len(text)-6])
@@ -307,7 +308,7 @@ func TestStreamEnds(t *testing.T) {
 		}
 	})
 	t.Run("not a stream", func(t *testing.T) {
-		d := open(t, &memory{}, Auth{}, nil)
+		d := open(t, &memory{}, tenants.Set{}, nil)
 		if r := d.do("POST", "/v1/stream", strings.NewReader("{}"), "Content-Type", "application/json"); r.status != 415 {
 			t.Errorf("%d; want 415", r.status)
 		}

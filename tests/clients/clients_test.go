@@ -26,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/internal/tenants"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/buffer"
 	"sluice.example/sluice/pipeline/copyin"
@@ -64,7 +65,7 @@ func start(t *testing.T, fails int64, err error) (url string, pool *pgxpool.Pool
 	must(berr)
 	front := &trouble{Buffer: buf, err: err}
 	front.left.Store(fails)
-	server, serr := ingest.New(ingest.DefaultConfig(), front, ingest.Auth{}, ingest.NewMetrics(reg), log)
+	server, serr := ingest.New(ingest.DefaultConfig(), front, tenants.Set{}, ingest.NewMetrics(reg), log)
 	must(serr)
 	ln, lerr := net.Listen("tcp", "127.0.0.1:0")
 	must(lerr)

@@ -1,4 +1,4 @@
-package ingest
+package tenants
 
 import (
 	"crypto/sha256"
@@ -13,7 +13,7 @@ import (
 	"sluice.example/sluice/internal/yamlfile"
 )
 
-// LoadAuth reads a tenants file:
+// Load reads a tenants file:
 //
 //	tenants:
 //	  - {id: 2, name: acme, keys: ["sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae"]}
@@ -24,13 +24,16 @@ import (
 //
 // A key is kept as the SHA-256 of its text. Several keys of one tenant let it change from one to the next.
 // The error has every fault of the file, with its place.
-func LoadAuth(path string) (Auth, error) { return readAuth(yamlfile.Read(path)) }
+func Load(path string) (Set, error) { return read(yamlfile.Read(path)) }
 
-func readAuth(f *yamlfile.File) (Auth, error) {
-	r := tenantReader{
+// Parse is Load for a text that is at hand; name stands for the file in faults.
+func Parse(name, text string) (Set, error) { return read(yamlfile.Parse(name, []byte(text))) }
+
+func read(f *yamlfile.File) (Set, error) {
+	r := reader{
 		File:   f,
-		auth:   Auth{tenants: map[string]int32{}, keys: map[uint64][]writeKey{}, limits: map[int32]limits{}},
-		ids:    map[int32]string{},
+		set:    Set{ids: map[string]int32{}, keys: map[uint64][]writeKey{}, limits: map[int32]Limits{}},
+		names:  map[int32]string{},
 		hashes: map[[sha256.Size]byte]string{},
 	}
 	top := f.Top("tenants")
@@ -46,20 +49,20 @@ func readAuth(f *yamlfile.File) (Auth, error) {
 			`or leave the setting empty to let everybody in as tenant 1`)
 	}
 	if err := f.Err(); err != nil {
-		return Auth{}, fmt.Errorf("ingest: tenants: %w", err)
+		return Set{}, fmt.Errorf("tenants: %w", err)
 	}
-	return r.auth, nil
+	return r.set, nil
 }
 
-// tenantReader reads one tenant after the other.
-type tenantReader struct {
+// reader reads one tenant after the other.
+type reader struct {
 	*yamlfile.File
-	auth   Auth
-	ids    map[int32]string // which tenant has an id
+	set    Set
+	names  map[int32]string // which tenant has an id
 	hashes map[[sha256.Size]byte]string
 }
 
-func (r *tenantReader) tenant(t *yamlfile.Section) {
+func (r *reader) tenant(t *yamlfile.Section) {
 	if yamlfile.Resolve(t.Node()).Kind != yaml.MappingNode {
 		return // which Section reports
 	}
@@ -74,20 +77,20 @@ func (r *tenantReader) tenant(t *yamlfile.Section) {
 	if t.Require("id", "a number of its own that never changes") {
 		id = int32(t.Int("id", 0, 1, math.MaxInt32))
 	}
-	if other, taken := r.ids[id]; taken && id != 0 {
+	if other, taken := r.names[id]; taken && id != 0 {
 		t.Fault("id", "%d is the id of %s", id, other)
 	}
-	if _, taken := r.auth.tenants[name]; taken && name != "" {
+	if _, taken := r.set.ids[name]; taken && name != "" {
 		t.Fault("name", "a tenant %q is in this file already", name)
 	}
-	r.ids[id], r.auth.tenants[name] = who, id
+	r.names[id], r.set.ids[name] = who, id
 	if l := t.Section("limits", "events-per-second", "bytes-per-second"); l != nil {
-		limits := limits{
+		limits := Limits{
 			EventsPerSecond: l.Float("events-per-second", 0, 0, 1e9),
 			BytesPerSecond:  l.Float("bytes-per-second", 0, 0, 1e12),
 		}
 		if limits.EventsPerSecond > 0 || limits.BytesPerSecond > 0 {
-			r.auth.limits[id] = limits
+			r.set.limits[id] = limits
 		}
 	}
 	if t.Require("keys", "without a key it could send nothing") {
@@ -100,7 +103,7 @@ func (r *tenantReader) tenant(t *yamlfile.Section) {
 	}
 }
 
-func (r *tenantReader) key(n *yaml.Node, where, who string, tenant int32) {
+func (r *reader) key(n *yaml.Node, where, who string, tenant int32) {
 	text, ok := strings.CutPrefix(n.Value, "sha256:")
 	raw, err := hex.DecodeString(text)
 	if !ok || err != nil || len(raw) != sha256.Size {
@@ -115,5 +118,5 @@ func (r *tenantReader) key(n *yaml.Node, where, who string, tenant int32) {
 	}
 	r.hashes[hash] = who
 	at := binary.LittleEndian.Uint64(hash[:])
-	r.auth.keys[at] = append(r.auth.keys[at], writeKey{hash, tenant})
+	r.set.keys[at] = append(r.set.keys[at], writeKey{hash, tenant})
 }
