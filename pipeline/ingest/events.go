@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -190,21 +191,17 @@ func (s *Server) wait(now time.Time) context.Context {
 const holdFor = 8 * time.Second
 
 // add hands events to the buffer. For a shape that holds it tries again while there is no room.
-func (s *Server) add(wait context.Context, ctx exchange, events []pipeline.Event) ([]pipeline.Verdict, error) {
-	give := ctx.Time().Add(holdFor)
+func (s *Server) add(patience context.Context, ctx exchange, events []pipeline.Event) ([]pipeline.Verdict, error) {
+	giveUp := ctx.Time().Add(holdFor)
 	for {
-		verdicts, err := s.buffer.Add(wait, events)
-		if err == nil || !ctx.shape.holds || !errors.Is(err, pipeline.ErrOverloaded) || time.Now().After(give) {
+		verdicts, err := s.buffer.Add(patience, events)
+		if err == nil || !ctx.shape.holds || !errors.Is(err, pipeline.ErrOverloaded) || time.Now().After(giveUp) {
 			return verdicts, err
 		}
-		t := time.NewTimer(100 * time.Millisecond)
-		select {
-		case <-t.C:
-		case <-s.drain.Done():
-			t.Stop()
+		if !wait.For(s.drain, 100*time.Millisecond) {
 			return nil, pipeline.ErrClosed
-		case <-wait.Done():
-			t.Stop()
+		}
+		if patience.Err() != nil {
 			return nil, err
 		}
 	}

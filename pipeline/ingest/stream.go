@@ -15,6 +15,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -172,7 +173,7 @@ func (st *stream) read(wire io.Reader, open func(io.Reader) (io.Reader, func(), 
 		st.err = err
 		full := len(st.buf) >= streamBytes
 		st.mu.Unlock()
-		nudge(st.filled)
+		wait.Nudge(st.filled)
 		if err != nil {
 			return
 		}
@@ -188,13 +189,6 @@ func (st *stream) read(wire io.Reader, open func(io.Reader) (io.Reader, func(), 
 	}
 }
 
-func nudge(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // more appends what has come in to chunk, and waits for some where there is none. The error is that of the end.
 func (st *stream) more() error {
 	for {
@@ -204,7 +198,7 @@ func (st *stream) more() error {
 		st.buf = st.buf[:0]
 		st.mu.Unlock()
 		if n > 0 {
-			nudge(st.emptied)
+			wait.Nudge(st.emptied)
 			return nil
 		}
 		if err != nil {
@@ -359,19 +353,15 @@ func (st *stream) add(events []pipeline.Event) ([]pipeline.Verdict, error) {
 	for {
 		pause := st.s.limiters[st.tenant].wait(time.Now())
 		if pause == 0 {
-			wait, cancel := context.WithTimeout(context.Background(), st.s.cfg.AnswerTimeout)
-			verdicts, err := st.s.buffer.Add(wait, events)
+			answer, cancel := context.WithTimeout(context.Background(), st.s.cfg.AnswerTimeout)
+			verdicts, err := st.s.buffer.Add(answer, events)
 			cancel()
 			if !errors.Is(err, pipeline.ErrOverloaded) {
 				return verdicts, err
 			}
 			pause = 100 * time.Millisecond
 		}
-		t := time.NewTimer(min(pause, time.Second))
-		select {
-		case <-t.C:
-		case <-st.s.drain.Done():
-			t.Stop()
+		if !wait.For(st.s.drain, min(pause, time.Second)) {
 			return nil, pipeline.ErrClosed
 		}
 	}
