@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sluice.example/sluice/internal/localpg"
+	"sluice.example/sluice/internal/pgsession"
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline/schema"
 )
@@ -74,6 +75,7 @@ func (db *database) pool(name string, conns int, reg prometheus.Registerer) (*pg
 	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
 		cfg.ConnConfig.RuntimeParams["application_name"] = "pipeline " + name
 	}
+	pgsession.Configure(cfg.ConnConfig)
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	if err != nil {
 		return nil, fmt.Errorf("database: %w", err)

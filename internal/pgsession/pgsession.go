@@ -1,0 +1,64 @@
+// Package pgsession sets up the sessions that the program holds in pools, and decides which error ends one.
+//
+// What PostgreSQL does for a session depends on settings of the role and of the database, which somebody else may have
+// chosen. What matters for a promise is set in the transaction that makes it; here is what belongs to the session. It is
+// sent when the session begins, so it needs no statement that a transaction pooler would leak to others, and it is no
+// more than what other drivers send, so poolers know it.
+package pgsession
+
+import (
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// parameters of every session. client_encoding: COPY and texts are sent as UTF-8. DateStyle: dates in text are read as
+// ISO. TimeZone: what SQL cuts into hours and days is cut in UTC.
+var parameters = map[string]string{
+	"client_encoding": "UTF8",
+	"datestyle":       "ISO, MDY",
+	"timezone":        "UTC",
+}
+
+// Configure sets the parameters, of which the address of the database may name others, and lets errors that a session
+// would keep end it. Call it before anything connects with the configuration.
+func Configure(cfg *pgx.ConnConfig) {
+	given := map[string]bool{}
+	for name := range cfg.RuntimeParams {
+		given[strings.ToLower(name)] = true
+	}
+	for name, value := range parameters {
+		if !given[name] {
+			cfg.RuntimeParams[name] = value
+		}
+	}
+	before := cfg.OnPgError
+	cfg.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {
+		if before != nil && !before(conn, err) {
+			return false
+		}
+		return !kept(err.Code)
+	}
+}
+
+// kept reports whether an error may be the session's own, so that the next statement on it fails as well, whatever has
+// been repaired meanwhile: a session that began while its role or database was read-only, or with another search_path,
+// or whose prepared statements are gone. A socket that answers pings shows none of that, so a pool hands such a session
+// out again and again. Errors of these classes are rare in a healthy system, and a new session costs milliseconds.
+func kept(sqlstate string) bool {
+	switch sqlstate {
+	case "25006", // read-only
+		"25P02", // a transaction that failed was left open
+		"0A000": // "cached plan must not change result type"
+		return true
+	}
+	switch sqlstate[:min(2, len(sqlstate))] {
+	case "26", // an unknown prepared statement
+		"28", "0L", "0P", // the role is gone or is another
+		"3D", "3F", // the database, the schema
+		"42": // a table, a function or a privilege that is not there for this session
+		return true
+	}
+	return false
+}
