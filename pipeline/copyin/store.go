@@ -199,16 +199,23 @@ func (w *Writer) committed(took time.Duration) {
 	w.committing.Add(int64(took))
 }
 
+// beginSQL makes the transaction what its promises need, whatever the role or the database sets: waits are bounded, and
+// COMMIT returns after its WAL is on disk. Any stricter or looser wait for standbys is the operator's to choose.
 const beginSQL = `
 select set_config('statement_timeout', $1, true), set_config('lock_timeout', $1, true),
-       set_config('idle_in_transaction_session_timeout', $1, true), pg_current_xact_id()::text`
+       set_config('idle_in_transaction_session_timeout', $1, true),
+       set_config('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), true),
+       pg_current_xact_id()::text`
 
-// begin starts the transaction, bounds its waits on the server as well, and learns its id, all in one round trip.
+// isolation is what every statement is written for: look-ups after a lock see what was committed before it.
+const isolation = pgx.ReadCommitted
+
+// begin starts the transaction and learns its id, all in one round trip.
 func (w *Writer) begin(ctx context.Context, conn *pgx.Conn) (tx pgx.Tx, xid string, err error) {
 	var batch pgx.Batch
-	batch.BeginTx(pgx.TxOptions{})
+	batch.BeginTx(pgx.TxOptions{IsoLevel: isolation})
 	batch.Queue(beginSQL, milliseconds(w.attemptTimeout)).QueryRow(func(row pgx.Row) error {
-		return row.Scan(nil, nil, nil, &xid)
+		return row.Scan(nil, nil, nil, nil, &xid)
 	})
 	results := conn.SendBatch(ctx, &batch)
 	if err := results.Close(); err != nil {
@@ -284,14 +291,31 @@ func (w *Writer) wrote(ctx context.Context, b *batch, xid string) (bool, error) 
 
 const partitionSQL = `select create_events_partition($1)`
 
+// makePartition reports whether the day had none.
+func (w *Writer) makePartition(ctx context.Context, day int32) (missing bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, w.attemptTimeout)
+	defer cancel()
+	conn, err := w.pool.Acquire(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Release()
+	tx, _, err := w.begin(ctx, conn.Conn())
+	if err != nil {
+		return false, err
+	}
+	defer rollback(ctx, tx)
+	if err := tx.QueryRow(ctx, partitionSQL, startOf(day)).Scan(&missing); err != nil {
+		return false, err
+	}
+	return missing, tx.Commit(ctx)
+}
+
 // makePartitions makes the partitions that the batch's days lack, each in a transaction of its own, so that its locks
 // are short. A day that can't have one does not keep the others from theirs.
 func (w *Writer) makePartitions(ctx context.Context, b *batch) (made int, failed error) {
 	for _, day := range b.days {
-		ctx, cancel := context.WithTimeout(ctx, w.attemptTimeout)
-		var missing bool
-		err := w.pool.QueryRow(ctx, partitionSQL, startOf(day)).Scan(&missing)
-		cancel()
+		missing, err := w.makePartition(ctx, day)
 		if err != nil {
 			failed = &stepError{at: "make partition of " + step(startOf(day).Format(time.DateOnly)), err: err}
 			if classify(failed) != causePermanent {

@@ -30,7 +30,7 @@ func (b *batch) straight(m mode, recorder Recorder) bool {
 // straightHead is what a batch that goes straight begins with: the transaction with its bounds and its id, COPY, and
 // the head of the one message with all rows, whose length follows its first byte.
 func straightHead(timeout time.Duration) []byte {
-	sql := "begin;" + strings.ReplaceAll(beginSQL, "$1", "'"+milliseconds(timeout)+"'") + ";" + copySQL
+	sql := "begin isolation level " + string(isolation) + ";" + strings.ReplaceAll(beginSQL, "$1", "'"+milliseconds(timeout)+"'") + ";" + copySQL
 	return append(query(sql), 'd')
 }
 
