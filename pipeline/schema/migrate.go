@@ -53,7 +53,7 @@ func migrate(ctx context.Context, conn *pgx.Conn, all []migration) (applied int,
 // errLocked: another session is migrating.
 var errLocked = errors.New("locked")
 
-// step applies the next migration, or says that there is none. All reading and writing happens under the lock, which
+// step applies the next migration, or reports that there is none. All reading and writing happens under the lock, which
 // belongs to the transaction, so that a pooler between us and the server does no harm.
 func step(ctx context.Context, conn *pgx.Conn, all []migration) (bool, error) {
 	var next *migration
@@ -150,16 +150,19 @@ func pending(ctx context.Context, db querier, all []migration) (*migration, erro
 		return nil, err
 	}
 	if n := len(have); n > 0 && have[n-1].version > len(all) {
-		return nil, fmt.Errorf("the database is at version %d (%s), this program knows versions up to %d: run a newer program",
+		return nil, fmt.Errorf("the database is at version %d (%s), this program knows versions up to %d: run a newer "+
+			"program",
 			have[n-1].version, have[n-1].name, len(all))
 	}
 	var faults []error
 	for i, m := range have {
 		if m.version != i+1 {
-			return nil, fmt.Errorf("schema_version has no row for version %d but one for %d: the table was edited by hand", i+1, m.version)
+			return nil, fmt.Errorf("schema_version has no row for version %d but one for %d: the table was edited by hand",
+				i+1, m.version)
 		}
 		if m.checksum != all[i].checksum {
-			faults = append(faults, fmt.Errorf("%s was edited after it had been applied (as %s): restore the file and put the change into a new migration",
+			faults = append(faults, fmt.Errorf("%s was edited after it had been applied (as %s): restore the file and put "+
+				"the change into a new migration",
 				all[i].file(), m.file()))
 		}
 	}
@@ -189,7 +192,7 @@ func apply(ctx context.Context, db querier, m *migration) error {
 	return nil
 }
 
-// line gives the line of a position as PostgreSQL counts it: in characters, from 1.
+// line returns the line of a position as PostgreSQL counts it: in characters, from 1.
 func line(text string, position int) int {
 	runes := []rune(text)
 	return 1 + strings.Count(string(runes[:min(position-1, len(runes))]), "\n")

@@ -34,8 +34,8 @@ type migration struct {
 
 var fileName = regexp.MustCompile(`^([0-9]{4})_([a-z0-9_]+)\.sql$`)
 
-// load reads the migrations and says everything that is wrong with their numbering. The result is in order: version 1
-// first, no gaps.
+// load reads the migrations and reports everything that is wrong with their numbering. The result is in order: version
+// 1 first, no gaps.
 func load(files fs.FS) ([]migration, error) {
 	names, err := fs.Glob(files, "*.sql") // sorted by name, so by number
 	if err != nil {

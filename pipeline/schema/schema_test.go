@@ -13,7 +13,7 @@ import (
 	"sluice.example/sluice/pipeline/schema"
 )
 
-// empty gives a function that opens connections to a fresh place without any table.
+// empty returns a function that opens connections to a fresh place without any table.
 func empty(t *testing.T) (connect func() *pgx.Conn) {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(pgtest.URL(t))
@@ -52,16 +52,16 @@ func mustMigrate(t *testing.T, conn *pgx.Conn, f fstest.MapFS, want int) {
 	}
 }
 
-// mustRefuse checks that migrating fails with an error that says each of the parts.
+// mustRefuse checks that migrating fails with an error that holds each of the parts.
 func mustRefuse(t *testing.T, conn *pgx.Conn, f fstest.MapFS, parts ...string) {
 	t.Helper()
 	n, err := schema.MigrateFiles(t.Context(), conn, f)
 	if err == nil {
-		t.Fatalf("migrate = %d; want an error that says %q", n, parts)
+		t.Fatalf("migrate = %d; want an error with %q", n, parts)
 	}
 	for _, part := range parts {
 		if !strings.Contains(err.Error(), part) {
-			t.Errorf("error = %q; want it to say %q", err, part)
+			t.Errorf("error = %q; want it to hold %q", err, part)
 		}
 	}
 }
@@ -103,7 +103,8 @@ func TestMigrateByTwoAtOnce(t *testing.T) {
 		total += n
 	}
 	var rows int
-	if err := connect().QueryRow(t.Context(), `select count(*) from schema_version`).Scan(&rows); err != nil || total != rows {
+	if err := connect().QueryRow(t.Context(), `select count(*) from schema_version`).Scan(&rows); err != nil ||
+		total != rows {
 		t.Fatalf("applied = %v, schema_version has %d rows, %v; want each migration done once", applied, rows, err)
 	}
 }
@@ -126,7 +127,8 @@ func TestMigrateRefusesWhatDoesNotFit(t *testing.T) {
 	mustMigrate(t, conn, files("0001_a.sql", one, "0002_b.sql", two), 2)
 	mustMigrate(t, conn, files("0001_a.sql", strings.ReplaceAll(one, "\n", "\r\n"), "0002_b.sql", two), 0)
 	mustRefuse(t, conn, files("0001_a.sql", one), "version 2 (b)", "up to 1", "newer program")
-	mustRefuse(t, conn, files("0001_a.sql", one+"create table z ();", "0002_b.sql", two, "0003_c.sql", "create table c ();"),
+	mustRefuse(t, conn, files("0001_a.sql", one+"create table z ();", "0002_b.sql", two, "0003_c.sql",
+		"create table c ();"),
 		"0001_a.sql was edited", "new migration")
 	if exists(t, conn, "c") {
 		t.Error("a refusal changed the database")
@@ -159,7 +161,8 @@ func TestMigrateWithoutTransaction(t *testing.T) {
 	}
 	mustMigrate(t, conn, f, 0)
 	unmarked := strings.TrimPrefix(marked, "-- no transaction\n")
-	mustRefuse(t, empty(t)(), files("0001_a.sql", "create table a (x integer);", "0002_index.sql", unmarked), "0002_index.sql", "transaction block")
+	mustRefuse(t, empty(t)(), files("0001_a.sql", "create table a (x integer);", "0002_index.sql", unmarked),
+		"0002_index.sql", "transaction block")
 }
 
 func TestMigrateWithoutTheRightToCreate(t *testing.T) {
@@ -177,7 +180,8 @@ grant select on fresh.schema_version to sluice_test_reader`
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if _, err := owner.Exec(context.Background(), `drop owned by sluice_test_reader; drop role sluice_test_reader`); err != nil {
+		const tidySQL = `drop owned by sluice_test_reader; drop role sluice_test_reader`
+		if _, err := owner.Exec(context.Background(), tidySQL); err != nil {
 			t.Error(err)
 		}
 	})
