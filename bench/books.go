@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"sluice.example/sluice/operate/books"
 )
 
 // Books compares what was acknowledged to the generator with what is there.
@@ -43,7 +45,7 @@ func (b *Books) Err() error {
 
 // reconcile compares a round with the database and with the program's own books. before is what they said when the
 // round began, with nothing stored.
-func reconcile(ctx context.Context, db *Database, p *Program, before *bookAnswer, t *tally) (Books, error) {
+func reconcile(ctx context.Context, db *Database, p *Program, before *books.Answer, t *tally) (Books, error) {
 	b := Books{Sent: t.sent, Acknowledged: t.acknowledged(), Refused: t.refused}
 	rows, ids, err := db.stored(ctx)
 	if err != nil {
@@ -58,18 +60,20 @@ func reconcile(ctx context.Context, db *Database, p *Program, before *bookAnswer
 	if err != nil {
 		return b, err
 	}
-	count := func(a *bookAnswer, line string) (n int64) {
-		for _, tenant := range a.Tenants {
-			n += tenant.Process[line]
-		}
-		return n
-	}
-	stored := count(after, "stored") - count(before, "stored")
+	stored := storedBy(after) - storedBy(before)
 	b.fault(stored != rows, "the program counted %d events as stored, the database has %d", stored, rows)
 	for _, tenant := range after.Tenants {
-		for name, d := range tenant.Differences {
-			b.fault(d != 0, "books of tenant %d: %s differ by %d", tenant.Tenant, name, d)
+		for _, d := range tenant.Differences.NotZero() {
+			b.fault(true, "books of tenant %d: %s differ by %d", tenant.Tenant, d.What, d.By)
 		}
 	}
 	return b, nil
+}
+
+// storedBy counts what a program stored, of all tenants.
+func storedBy(a *books.Answer) (n int64) {
+	for _, t := range a.Tenants {
+		n += t.Process.Stored
+	}
+	return n
 }

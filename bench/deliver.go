@@ -257,7 +257,7 @@ func (l *lab) deliverOnce(ctx context.Context, p *Program, sink *receiver, n int
 	if err := l.db.promiseAhead(ctx, sink, n); err != nil {
 		return 0, cpu, books, err
 	}
-	spent, err := measure(l.db, p.Pid(), func() error { return l.db.awaitSent(ctx, sink, int64(n)) })
+	spent, err := measure(l.db, p.Pid, func() error { return l.db.awaitSent(ctx, sink, int64(n)) })
 	if err != nil {
 		return 0, cpu, books, fmt.Errorf("%w\n%s", err, p.Tail(5))
 	}

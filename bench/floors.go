@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/tidwall/gjson"
 	"github.com/valyala/fasthttp"
 
+	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -89,8 +91,8 @@ func copyBlocks(ctx context.Context, db *Database, e *Events, d time.Duration, w
 }
 
 // ServeFloor is the floor of small requests: a fasthttp server that parses the events of a request, all fields of
-// each, and answers. It prints its address as the program does, and serves until ctx ends.
-func ServeFloor(ctx context.Context, out io.Writer) error {
+// each, and answers. It writes its address into the file ready, as the program does, and serves until ctx ends.
+func ServeFloor(ctx context.Context, ready string) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
@@ -113,7 +115,7 @@ func ServeFloor(ctx context.Context, out io.Writer) error {
 		ctx.SetContentType("application/json")
 		ctx.Response.SetBodyRaw(append(strconv.AppendInt([]byte(`{"stored":`), int64(stored), 10), `,"duplicate":0,"rejected":0,"events":[]}`...))
 	}}
-	if err := json.NewEncoder(out).Encode(map[string]string{"msg": "taking events", "url": "http://" + l.Addr().String()}); err != nil {
+	if err := (cli.Ready{URL: "http://" + l.Addr().String(), Pid: os.Getpid()}).Write(ready); err != nil {
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Shutdown() })

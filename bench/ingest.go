@@ -204,7 +204,7 @@ func (l *lab) single(ctx context.Context) (_ []Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	floor, err := startProgram(ctx, l.Lab, l.dir, "taking events", nil, "floor-server")
+	floor, err := startProgram(ctx, l.Lab, l.dir, nil, "floor-server")
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +223,7 @@ func (l *lab) single(ctx context.Context) (_ []Result, err error) {
 	for round := range rounds {
 		l.next("single events, round %d of %d", round+1, rounds)
 		var t *tally
-		spent, err := measure(l.db, floor.Pid(), func() error {
+		spent, err := measure(l.db, floor.Pid, func() error {
 			t, err = (&load{url: floor.URL, events: events, connections: 256}).max(ctx, d)
 			return err
 		})

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"sluice.example/sluice/internal/child"
 )
 
 // Programs are the paths of bin/pipeline, and of bin/lab, which plays the floors that are processes of their own.
@@ -127,7 +129,7 @@ func (s *side) round(ctx context.Context, db *Database, work func(*load) (*tally
 	if before, err = s.program.books(ctx, before.Mark); err != nil { // what is stored counts from here
 		return nil, err
 	}
-	metrics, err := s.program.metrics(ctx)
+	metrics, err := s.program.Metrics(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -136,15 +138,15 @@ func (s *side) round(ctx context.Context, db *Database, work func(*load) (*tally
 		return nil, err
 	}
 	var t *tally
-	spent, err := measure(db, s.program.Pid(), func() error {
+	spent, err := measure(db, s.program.Pid, func() error {
 		t, err = work(&load{url: s.url, events: s.events, connections: s.conns})
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, s.program.Tail(5))
 	}
-	s.memory = max(s.memory, memoryBytes(s.program.Pid()))
-	after, err := s.program.metrics(ctx)
+	s.memory = max(s.memory, memoryBytes(s.program.Pid))
+	after, err := s.program.Metrics(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +168,8 @@ func (s *side) round(ctx context.Context, db *Database, work func(*load) (*tally
 	s.stage(metrics, after, n)
 	s.wal = append(s.wal, float64(written.wal-volume.wal)/float64(max(1, n)))
 	s.disk = append(s.disk, float64(written.events-volume.events)/float64(max(1, n)))
-	messages := after["pipeline_evaluate_decided_messages_total"] - metrics["pipeline_evaluate_decided_messages_total"]
+	const decided = "pipeline_evaluate_decided_messages_total"
+	messages := after.Sum(decided) - metrics.Sum(decided)
 	if messages > 0 {
 		s.outbox = append(s.outbox, float64(written.outbox-volume.outbox)/messages)
 	}
@@ -183,20 +186,16 @@ func (s *side) medianCPU() CPU {
 	return CPU{spread(s.cpu.program).Median, spread(s.cpu.postgres).Median, spread(s.cpu.generator).Median}
 }
 
-// stage keeps what the program's metrics say about the round.
-func (s *side) stage(before, after map[string]float64, events int64) {
-	mean := func(name string) float64 {
-		return (after[name+"_sum"] - before[name+"_sum"]) / max(1, after[name+"_count"]-before[name+"_count"])
-	}
-	for name, v := range map[string]float64{
-		"batch_events":             mean("pipeline_buffer_batch_events"),
-		"buffer_wait_ms":           1000 * mean("pipeline_buffer_wait_seconds"),
-		"transaction_ms":           1000 * mean("pipeline_copyin_attempt_seconds"),
-		"commit_ms":                1000 * mean("pipeline_copyin_commit_seconds"),
-		"transaction_us_per_event": 1e6 * (after["pipeline_copyin_attempt_seconds_sum"] - before["pipeline_copyin_attempt_seconds_sum"]) / float64(max(1, events)),
-	} {
-		s.stages[name] = append(s.stages[name], v)
-	}
+// stage keeps what the program's metrics tell of the round.
+func (s *side) stage(before, after child.Metrics, events int64) {
+	grown := func(name string) float64 { return after.Sum(name) - before.Sum(name) }
+	mean := func(name string) float64 { return grown(name+"_sum") / max(1, grown(name+"_count")) }
+	add := func(name string, v float64) { s.stages[name] = append(s.stages[name], v) }
+	add("batch_events", mean("pipeline_buffer_batch_events"))
+	add("buffer_wait_ms", 1000*mean("pipeline_buffer_wait_seconds"))
+	add("transaction_ms", 1000*mean("pipeline_copyin_attempt_seconds"))
+	add("commit_ms", 1000*mean("pipeline_copyin_commit_seconds"))
+	add("transaction_us_per_event", 1e6*grown("pipeline_copyin_attempt_seconds_sum")/float64(max(1, events)))
 }
 
 func (s *side) result(name, title string, floor *Floor) Result {

@@ -390,7 +390,7 @@ func (l *lab) deliverPoint(ctx context.Context, base Base, settings map[string]s
 		s.books.merge(books)
 		s.wal = append(s.wal, float64(after.wal-before.wal)/float64(n))
 		s.disk = append(s.disk, float64(after.outbox)/float64(n))
-		s.memory = max(s.memory, memoryBytes(program.Pid()))
+		s.memory = max(s.memory, memoryBytes(program.Pid))
 	}
 	return Point{Settings: settings, Rate: spread(s.rates), CPU: s.medianCPU(), WALBytes: spread(s.wal).Median, DiskBytes: spread(s.disk).Median,
 		MessageBytes: spread(s.disk).Median, MemoryBytes: s.memory, Books: s.books}, nil

@@ -111,10 +111,11 @@ func rewriteFigures(file string, report *bench.Report) error {
 // floorServerCommand is the floor of small requests; see bench.ServeFloor.
 func floorServerCommand(ctx context.Context, args []string, env cli.Env) error {
 	fs := cli.NewFlags(env, "floor-server", "Parses events and answers, and does nothing else.", "lab floor-server")
+	ready := readyFlag(fs)
 	if _, err := cli.Parse(fs, args, 0); err != nil {
 		return err
 	}
-	return bench.ServeFloor(ctx, env.Stdout)
+	return bench.ServeFloor(ctx, *ready)
 }
 
 // floorSenderCommand is the floor of delivery; see bench.SendFloor.

@@ -73,7 +73,7 @@ func runDemo(ctx context.Context, o demoOptions, env cli.Env) (err error) {
 	}
 	say("demo: starting a receiver that fails now and then, and a pipeline with a PostgreSQL of its own (logs in %s)", o.dir)
 	receiver, err := child.Start(ctx, child.Command{
-		Program: o.programs.Lab, Log: filepath.Join(o.dir, "receiver.log"), Ready: "receiver: listening on",
+		Program: o.programs.Lab, Log: filepath.Join(o.dir, "receiver.log"),
 		Env: append(child.Environ(), "RECEIVER_SECRET="+demoSecret, "RECEIVER_WEBHOOK_SECRET="+demoSecret),
 		Args: []string{"receiver", "--listen", "127.0.0.1:0", "--fail-rate", "0.1", "--lose-answers", "0.05", "--delay", "2ms",
 			"--seed", fmt.Sprint(o.seed)},
@@ -91,7 +91,7 @@ func runDemo(ctx context.Context, o demoOptions, env cli.Env) (err error) {
 		return err
 	}
 	pipe, err := child.Start(ctx, child.Command{
-		Program: o.programs.Pipeline, Log: filepath.Join(o.dir, "pipeline.log"), Ready: "taking events", Env: child.Environ(),
+		Program: o.programs.Pipeline, Log: filepath.Join(o.dir, "pipeline.log"), Env: child.Environ(),
 		Args: []string{"run", "--config", settings, "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json",
 			"--sweep.every", demoSweep.String()},
 	})

@@ -15,6 +15,11 @@ func pipelineFlag(fs *flag.FlagSet) *string {
 	return fs.String("pipeline", "", "`path` of the pipeline's program (default: beside this one, else in PATH)")
 }
 
+// readyFlag adds the flag of a program that serves; see cli.Ready.
+func readyFlag(fs *flag.FlagSet) *string {
+	return fs.String("ready-file", "", "`file` that gets the address, as one JSON object, once it serves")
+}
+
 // findPrograms finds the pipeline, and this program for what is run beside it.
 func findPrograms(pipeline string) (p bench.Programs, err error) {
 	if p.Lab, err = os.Executable(); err != nil {

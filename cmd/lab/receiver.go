@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"time"
 
 	"sluice.example/sluice/inbox"
@@ -29,6 +30,7 @@ Secrets come from the environment: RECEIVER_WEBHOOK_SECRET (whsec_..., Standard 
 	fs.IntVar(&o.KeepKeys, "keep-keys", 1_000_000, "idempotency `keys` to remember; about 100 bytes each")
 	fs.IntVar(&o.KeepMessages, "keep-messages", 100, "`messages` to show at /messages; at most 16 KiB each")
 	fs.Uint64Var(&o.Seed, "seed", 0, "`seed` of the random choices; 0 takes a new one each time")
+	ready := readyFlag(fs)
 	_, err := cli.Parse(fs, args, 0)
 	if err != nil {
 		return err
@@ -45,6 +47,10 @@ Secrets come from the environment: RECEIVER_WEBHOOK_SECRET (whsec_..., Standard 
 		return err
 	}
 	fmt.Fprintf(env.Stdout, "receiver: listening on http://%s, verifying %d signature forms\n", l.Addr(), len(o.Verifiers))
+	told := cli.Ready{URL: "http://" + l.Addr().String(), Pid: os.Getpid()}
+	if err := told.Write(*ready); err != nil {
+		return errors.Join(err, l.Close())
+	}
 	return httpserve.Serve(ctx, l, r.Handler(), 5*time.Second)
 }
 

@@ -28,6 +28,7 @@ type config struct {
 	tenants      string
 	listen       string
 	adminListen  string
+	readyFile    string
 	logFormat    string
 	logLevel     string
 	startTimeout time.Duration
@@ -87,6 +88,7 @@ func (c *config) settings() []*setting {
 		{key: "listen", value: &c.listen, doc: "address of the events API"},
 		{key: "admin.listen", value: &c.adminListen, doc: "address of /healthz, /readyz, /metrics, /v1/books and /debug/pprof. It has no authentication: keep it on loopback or a private network"},
 		{key: "admin.ready-fill", value: &c.readyFill, unit: "share", doc: "/readyz answers 503 while the buffer is fuller than this"},
+		{key: "ready-file", value: &c.readyFile, doc: "file that gets the addresses, as one JSON object, once everything runs; it is removed when the process ends. Empty: none"},
 		{key: "log.format", value: &c.logFormat, doc: "text, json, or auto: text on a terminal and json otherwise"},
 		{key: "log.level", value: &c.logLevel, doc: "debug, info, warn or error"},
 		{key: "drain-timeout", value: &c.drainTimeout, doc: "how long SIGTERM and SIGINT let the stages finish before the process ends anyway"},

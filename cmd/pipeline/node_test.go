@@ -44,24 +44,36 @@ func startNode(t *testing.T, url string, args ...string) *child.Process {
 	if url != "" {
 		all = append(all, "--database-url", url)
 	}
-	return startProcess(t, "taking events", append(all, args...)...)
-}
-
-func startProcess(t *testing.T, ready string, args ...string) *child.Process {
-	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	c, err := child.Start(ctx, child.Command{Args: args, Env: child.Environ(), Log: filepath.Join(t.TempDir(), "log"), Ready: ready})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		kill(t, c)
-		if t.Failed() {
-			t.Logf("the end of the log of %s:\n%s", args[0], c.Tail(30))
+	return watch(t)(child.Start(ctx, command(t, append(all, args...))))
+}
+
+// launch runs a command that need not get ready.
+func launch(t *testing.T, args ...string) *child.Process {
+	t.Helper()
+	return watch(t)(child.Launch(command(t, args)))
+}
+
+func command(t *testing.T, args []string) child.Command {
+	return child.Command{Args: args, Env: child.Environ(), Log: filepath.Join(t.TempDir(), "log")}
+}
+
+// watch kills a process at the end of the test, and shows its log where the test failed.
+func watch(t *testing.T) func(*child.Process, error) *child.Process {
+	return func(c *child.Process, err error) *child.Process {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-	return c
+		t.Cleanup(func() {
+			kill(t, c)
+			if t.Failed() {
+				t.Logf("the end of its log:\n%s", c.Tail(30))
+			}
+		})
+		return c
+	}
 }
 
 func kill(t *testing.T, c *child.Process) {

@@ -94,7 +94,7 @@ func TestOverload(t *testing.T) {
 	}
 	some := func() bool { return acknowledged.Load() >= 20*events }
 	normal := load(8, time.Second, some)
-	baseline := residentBytes(t, node.Pid(), "VmRSS")
+	baseline := residentBytes(t, node.Pid, "VmRSS")
 	if _, err := conn.Exec(t.Context(), slowEventsSQL); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestOverload(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-loaded // what the buffer holds is stored at the old rate again
-	peak := residentBytes(t, node.Pid(), "VmHWM")
+	peak := residentBytes(t, node.Pid, "VmHWM")
 	if t.Failed() {
 		return
 	}

@@ -21,7 +21,10 @@ const runAbout = `Takes events at POST /v1/events, stores them, decides by the r
 private PostgreSQL under data-dir. Several processes may share one database, each with any of the roles.
 
 SIGTERM and SIGINT drain, from the socket inwards, for at most drain-timeout; exit status 0 says that all was done in
-time. A second signal stops at once, with 128 + its number; nothing that was acknowledged is lost by that either.`
+time. A second signal stops at once, with 128 + its number; nothing that was acknowledged is lost by that either.
+
+--ready-file names a file for whoever starts the process: it is written once everything runs, as one JSON object with
+"url" (of the events API), "admin", "database_url" (without its password) and "pid", and removed when the process ends.`
 
 func runPipeline(ctx context.Context, args []string, env cli.Env) error {
 	cfg := defaultConfig()
@@ -41,6 +44,9 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
+	if err := cli.RemoveReady(cfg.readyFile); err != nil {
+		return err
+	}
 	reg := newRegistry()
 	ready := &readiness{}
 	pages := &books.Handler{}
@@ -94,7 +100,11 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	if err := pages.Begin(ctx, reg, p.query, made.tenants.IDs()); err != nil {
 		return err
 	}
-	// Last, since who reads that events are taken may rely on it.
+	told := cli.Ready{
+		Admin:    "http://" + admin.Addr().String(),
+		Database: cli.StripPassword(db.url),
+		Pid:      os.Getpid(),
+	}
 	var door net.Listener
 	if made.server != nil {
 		if door, err = net.Listen("tcp", cfg.listen); err != nil {
@@ -104,7 +114,8 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 		if cfg.ingest.TLSCertFile != "" {
 			scheme = "https"
 		}
-		log.Info("taking events", "url", scheme+"://"+door.Addr().String()+"/v1/events")
+		told.URL = scheme + "://" + door.Addr().String()
+		log.Info("taking events", "url", told.URL+"/v1/events")
 	}
 	checks := []func(context.Context) error{func(ctx context.Context) error {
 		if err := p.query.Ping(ctx); err != nil {
@@ -121,6 +132,11 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 		})
 	}
 	ready.started(checks...)
+	// Last, since whoever reads the file relies on what it says.
+	if err := told.Write(cfg.readyFile); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cli.RemoveReady(cfg.readyFile)) }()
 	stopNotice := context.AfterFunc(ctx, func() { ready.draining.Store(true) })
 	defer stopNotice()
 	left, err = runStages(ctx, cfg.drainTimeout, log, made.stages(door))

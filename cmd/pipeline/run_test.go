@@ -472,7 +472,7 @@ func TestEmbeddedPostgresDefault(t *testing.T) {
 	if r := postEvents(client(t), node.Events(), testEvent("kept", time.Now())); r.status != 200 || r.Stored != 1 {
 		t.Fatalf("%+v", r)
 	}
-	second := startProcess(t, "data-dir", "run", "--data-dir", dir, "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json")
+	second := launch(t, "run", "--data-dir", dir, "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json")
 	if got := exit(t, second, time.Minute); got != 1 {
 		t.Errorf("a second process on the data directory: exit status %d, want 1", got)
 	}
@@ -547,7 +547,7 @@ func TestTopics(t *testing.T) {
 
 func TestDatabaseAwayAtStart(t *testing.T) {
 	t.Parallel()
-	node := startProcess(t, "does not answer", "run", "--database-url", "postgres://nobody:hunter2@127.0.0.1:1/x", "--database.start-timeout", "1s",
+	node := launch(t, "run", "--database-url", "postgres://nobody:hunter2@127.0.0.1:1/x", "--database.start-timeout", "1s",
 		"--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json")
 	if got := exit(t, node, time.Minute); got != 1 {
 		t.Errorf("exit status %d, want 1", got)

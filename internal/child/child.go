@@ -4,17 +4,19 @@
 package child
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"sluice.example/sluice/internal/cli"
 )
 
 // Command says what to start.
@@ -27,8 +29,6 @@ type Command struct {
 	Env []string
 	// Log is the file that gets standard output and error; it is made anew.
 	Log string
-	// Ready is a text of the log line after which the process is started.
-	Ready string
 }
 
 // Environ is this process's environment without the settings of a pipeline, a receiver or a PostgreSQL client, so that
@@ -49,9 +49,8 @@ func Environ() []string {
 
 // Process is a started child. Its methods are safe for concurrent use.
 type Process struct {
-	// URL takes events (or webhooks, of a receiver), Admin answers operators, Database is the private PostgreSQL: what
-	// the log told before the line that says ready, else empty. None ends with a slash.
-	URL, Admin, Database string
+	// Ready has the addresses that the process wrote when it was ready.
+	cli.Ready
 
 	name, log string
 	cmd       *exec.Cmd
@@ -59,15 +58,14 @@ type Process struct {
 	err       error // of Wait; after ended
 }
 
-// interval is how often the log and /readyz are looked at.
+// interval is how often the ready file and /readyz are looked at.
 const interval = 10 * time.Millisecond
 
 // stopTimeout is longer than a pipeline's default drain-timeout, after which it ends by itself.
 const stopTimeout = 90 * time.Second
 
-// Start starts a child and returns when it is ready, or with an error that holds the end of its log; then nothing runs.
-// ctx bounds the start alone.
-func Start(ctx context.Context, c Command) (*Process, error) {
+// Launch starts a child and does not wait until it is ready.
+func Launch(c Command) (*Process, error) {
 	if c.Program == "" {
 		self, err := os.Executable()
 		if err != nil {
@@ -80,19 +78,51 @@ func Start(ctx context.Context, c Command) (*Process, error) {
 		return nil, err
 	}
 	defer log.Close()
-	p := &Process{name: "pipeline " + c.Args[0], log: c.Log, cmd: exec.Command(c.Program, c.Args...), ended: make(chan struct{})}
+	p := &Process{
+		name:  "pipeline " + c.Args[0],
+		log:   c.Log,
+		cmd:   exec.Command(c.Program, c.Args...),
+		ended: make(chan struct{}),
+	}
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.cmd.Env = c.Env
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("%s: %w", p.name, err)
 	}
+	p.Pid = p.cmd.Process.Pid
 	go func() { // ends with the process
 		p.err = p.cmd.Wait()
 		close(p.ended)
 	}()
-	if err := p.await(ctx, func() bool { return p.readLog(c.Ready) }); err != nil {
+	return p, nil
+}
+
+// Start starts a child with --ready-file added to its arguments, and returns once it has written that file, or with an
+// error that holds the end of its log; then nothing runs. ctx bounds the start alone.
+func Start(ctx context.Context, c Command) (*Process, error) {
+	file := c.Log + ".ready"
+	if err := cli.RemoveReady(file); err != nil {
 		return nil, err
+	}
+	c.Args = append(slices.Clone(c.Args), "--ready-file", file)
+	p, err := Launch(c)
+	if err != nil {
+		return nil, err
+	}
+	var readErr error
+	err = p.await(ctx, func() bool {
+		var r cli.Ready
+		if r, readErr = cli.ReadReady(file); readErr == nil {
+			p.Ready = r
+		}
+		return !errors.Is(readErr, fs.ErrNotExist)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if readErr != nil {
+		return nil, errors.Join(readErr, p.Stop())
 	}
 	return p, nil
 }
@@ -130,44 +160,10 @@ func (p *Process) await(ctx context.Context, condition func() bool) error {
 	return nil
 }
 
-// readLog looks for the line that holds ready, and for the addresses in the lines up to it.
-func (p *Process) readLog(ready string) bool {
-	f, err := os.Open(p.log)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		line := lines.Text()
-		var entry struct{ Msg, URL string }
-		if json.Unmarshal([]byte(line), &entry) == nil {
-			switch entry.Msg {
-			case "admin address":
-				p.Admin = entry.URL
-			case "private PostgreSQL runs":
-				p.Database = entry.URL
-			case "taking events":
-				p.URL = strings.TrimSuffix(entry.URL, eventsPath)
-			}
-		} else if _, rest, ok := strings.Cut(line, "receiver: listening on "); ok {
-			p.URL, _, _ = strings.Cut(rest, ",")
-		}
-		if strings.Contains(line, ready) {
-			return true
-		}
-	}
-	return false
-}
-
 // Events is where events are posted.
 func (p *Process) Events() string { return p.URL + eventsPath }
 
 const eventsPath = "/v1/events"
-
-// Pid is the process id.
-func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
 // Signal sends a signal; a process that has ended is no error.
 func (p *Process) Signal(s os.Signal) error {

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"sluice.example/sluice/internal/cli"
 )
 
 // asChild in the environment makes the test binary play a program that starts well, or not.
@@ -25,9 +27,11 @@ func TestMain(m *testing.M) {
 	case "good":
 		stop := make(chan os.Signal, 1)
 		signal.Notify(stop, syscall.SIGTERM)
-		fmt.Println(`{"msg":"private PostgreSQL runs","url":"postgres://here"}`)
-		fmt.Println(`{"msg":"admin address","url":"http://127.0.0.1:1"}`)
-		fmt.Println(`{"msg":"taking events","url":"http://127.0.0.1:2/v1/events"}`)
+		ready := cli.Ready{URL: "http://127.0.0.1:2", Admin: "http://127.0.0.1:1", Database: "postgres://here", Pid: os.Getpid()}
+		if err := ready.Write(os.Args[len(os.Args)-1]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 		<-stop
 	case "failing":
 		fmt.Fprintln(os.Stderr, "no such database")
@@ -40,7 +44,7 @@ func TestMain(m *testing.M) {
 func start(t *testing.T, ctx context.Context, kind string) (*Process, error) {
 	t.Helper()
 	p, err := Start(ctx, Command{
-		Args: []string{"run"}, Env: append(Environ(), asChild+"="+kind), Log: filepath.Join(t.TempDir(), "log"), Ready: "taking events",
+		Args: []string{"run"}, Env: append(Environ(), asChild+"="+kind), Log: filepath.Join(t.TempDir(), "log"),
 	})
 	if p != nil {
 		t.Cleanup(func() { _ = p.Kill() })

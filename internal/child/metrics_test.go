@@ -7,6 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"sluice.example/sluice/internal/cli"
 )
 
 func TestMetrics(t *testing.T) {
@@ -22,7 +24,7 @@ func TestMetrics(t *testing.T) {
 	took.WithLabelValues("4xx").Observe(0.25)
 	server := httptest.NewServer(http.StripPrefix("/metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{})))
 	defer server.Close()
-	m, err := (&Process{Admin: server.URL}).Metrics(t.Context())
+	m, err := (&Process{Ready: cli.Ready{Admin: server.URL}}).Metrics(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +43,7 @@ func TestMetrics(t *testing.T) {
 	check("sum of a histogram", m.Sum("took_seconds_sum", "status=2xx"), 2)
 	check("count of a histogram", m.Sum("took_seconds_count"), 3)
 	check("up to a bucket", m.AtMost("took_seconds", 1, "status=2xx"), 1)
-	if _, err := (&Process{Admin: server.URL + "/none"}).Metrics(t.Context()); err == nil {
+	if _, err := (&Process{Ready: cli.Ready{Admin: server.URL + "/none"}}).Metrics(t.Context()); err == nil {
 		t.Error("a page that is not there gave metrics")
 	}
 }

@@ -54,7 +54,7 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 		}
 	}()
 	s.receiver, err = child.Start(ctx, child.Command{
-		Program: o.Lab, Log: o.ReceiverLog, Ready: "receiver: listening on",
+		Program: o.Lab, Log: o.ReceiverLog,
 		Env:  slices.Concat(env, []string{"RECEIVER_WEBHOOK_SECRET=" + secret, "RECEIVER_SECRET=" + secret}),
 		Args: append([]string{"receiver", "--listen", "127.0.0.1:0", "--keep-messages", "2000"}, o.ReceiverArgs...),
 	})
@@ -63,7 +63,7 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 	}
 	s.Receiver = s.receiver.URL
 	s.pipeline, err = child.Start(ctx, child.Command{
-		Program: o.Pipeline, Log: o.PipelineLog, Ready: "taking events",
+		Program: o.Pipeline, Log: o.PipelineLog,
 		Env: slices.Concat(env, []string{"LOADTEST_RECEIVER=" + s.Receiver, "LOADTEST_SECRET=" + secret}),
 		Args: append([]string{"run", "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json",
 			"--rules", filepath.Join(o.Folder, "rules.yaml"),
