@@ -90,7 +90,7 @@ func TestImports(t *testing.T) {
 	sql := []string{"copyin", "evaluate", "sweep", "claim", "retain", "schema"}
 	http := []string{"ingest", "deliver"}
 	// Of internal/, for every stage.
-	mechanisms := []string{"duration", "jsontext", "pgcopy", "spell", "tenants", "wait", "yamlfile"}
+	mechanisms := []string{"certfile", "duration", "jsontext", "pgcopy", "spell", "tenants", "wait", "yamlfile"}
 	const jsontext = "sluice.example/sluice/internal/jsontext"
 	for line := range strings.Lines(string(out)) {
 		f := strings.Fields(line)

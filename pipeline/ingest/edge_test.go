@@ -1,20 +1,16 @@
 package ingest
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
 	"log/slog"
-	"math/big"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"sluice.example/sluice/internal/tenants"
 )
@@ -70,30 +66,23 @@ func TestCORS(t *testing.T) {
 	}
 }
 
-// writePair writes a certificate for 127.0.0.1 of its own making.
-func writePair(t *testing.T, dir, name string, changed time.Time) (certFile, keyFile string) {
+// writePair writes the certificate of httptest, which is for example.com.
+func writePair(t *testing.T) (certFile, keyFile string) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	server := httptest.NewTLSServer(nil)
+	defer server.Close()
+	pair := server.TLS.Certificates[0]
+	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cert := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{name}, NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true}
-	der, err := x509.CreateCertificate(rand.Reader, cert, cert, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := t.TempDir()
 	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for file, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: der},
-		keyFile: {Type: "PRIVATE KEY", Bytes: secret}} {
+	for file, block := range map[string]*pem.Block{
+		certFile: {Type: "CERTIFICATE", Bytes: pair.Certificate[0]},
+		keyFile:  {Type: "PRIVATE KEY", Bytes: key},
+	} {
 		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(file, changed, changed); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -101,51 +90,26 @@ func writePair(t *testing.T, dir, name string, changed time.Time) (certFile, key
 }
 
 func TestTLS(t *testing.T) {
-	dir := t.TempDir()
-	certFile, keyFile := writePair(t, dir, "first.example", time.Now().Add(-time.Hour))
+	certFile, keyFile := writePair(t)
 	m := &memory{}
 	d := open(t, m, tenants.Set{}, func(c *Config) { c.TLSCertFile, c.TLSKeyFile = certFile, keyFile })
-	served := func() string {
-		t.Helper()
-		c, err := tls.Dial("tcp", d.addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		if _, err := c.Write([]byte("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 18\r\n\r\n" +
-			`{"event_name":"x"}`)); err != nil {
-			t.Fatal(err)
-		}
-		b := make([]byte, 12)
-		if _, err := c.Read(b); err != nil || string(b) != "HTTP/1.1 200" {
-			t.Fatalf("read %q, %v; want a 200", b, err)
-		}
-		return c.ConnectionState().PeerCertificates[0].DNSNames[0]
-	}
-	if got := served(); got != "first.example" {
-		t.Errorf("certificate of %s; want first.example", got)
-	}
-	aged := func() { // as if 10 s had passed
-		d.server.cert.mu.Lock()
-		d.server.cert.looked = time.Time{}
-		d.server.cert.mu.Unlock()
-	}
-	writePair(t, dir, "second.example", time.Now())
-	if got := served(); got != "first.example" {
-		t.Errorf("at once after a renewal: certificate of %s; want first.example still", got)
-	}
-	aged()
-	if got := served(); got != "second.example" {
-		t.Errorf("10 s after a renewal: certificate of %s; want second.example", got)
-	}
-	if err := os.WriteFile(keyFile, []byte("half a key"), 0o600); err != nil {
+	c, err := tls.Dial("tcp", d.addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}})
+	if err != nil {
 		t.Fatal(err)
 	}
-	aged()
-	if got := served(); got != "second.example" {
-		t.Errorf("in the middle of a renewal: certificate of %s; want second.example still", got)
+	defer c.Close()
+	if got := c.ConnectionState().PeerCertificates[0].DNSNames[0]; got != "example.com" {
+		t.Errorf("certificate of %s; want example.com", got)
 	}
-	for _, files := range [][2]string{{certFile, ""}, {"", keyFile}, {certFile, keyFile}, {dir + "/none", keyFile}} {
+	if _, err := c.Write([]byte("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: 18\r\n\r\n" +
+		`{"event_name":"x"}`)); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 12)
+	if _, err := c.Read(b); err != nil || string(b) != "HTTP/1.1 200" {
+		t.Fatalf("read %q, %v; want a 200", b, err)
+	}
+	for _, files := range [][2]string{{certFile, ""}, {"", keyFile}, {certFile, certFile}, {certFile + ".none", keyFile}} {
 		cfg := DefaultConfig()
 		cfg.TLSCertFile, cfg.TLSKeyFile = files[0], files[1]
 		if _, err := New(cfg, m, tenants.Set{}, d.metrics, slog.New(slog.DiscardHandler)); err == nil ||

@@ -15,6 +15,7 @@ import (
 	"github.com/sourcegraph/conc/pool"
 	"github.com/valyala/fasthttp"
 
+	"sluice.example/sluice/internal/certfile"
 	"sluice.example/sluice/internal/tenants"
 	"sluice.example/sluice/pipeline"
 )
@@ -38,7 +39,7 @@ type Server struct {
 	metrics *Metrics
 	log     *slog.Logger
 
-	cert     *certificate       // nil: plain HTTP
+	cert     *certfile.Pair     // nil: plain HTTP
 	limiters map[int32]*limiter // fixed; a tenant without limits has none
 	reader   *reader
 	decoders sync.Pool
@@ -62,8 +63,8 @@ func New(cfg Config, buf Buffer, who tenants.Set, m *Metrics, log *slog.Logger) 
 	s.decoders.New = func() any { return new(decoder) }
 	var err error
 	if cfg.TLSCertFile != "" {
-		if s.cert, err = loadCertificate(cfg.TLSCertFile, cfg.TLSKeyFile, log); err != nil {
-			return nil, err
+		if s.cert, err = certfile.Open(cfg.TLSCertFile, cfg.TLSKeyFile, log); err != nil {
+			return nil, fmt.Errorf("ingest.tls-cert-file, ingest.tls-key-file: %w", err)
 		}
 	}
 	s.reader, err = newReader(&s.cfg, m)
@@ -93,7 +94,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}
 	plain := ln
 	if s.cert != nil {
-		ln = tls.NewListener(ln, s.cert.config())
+		ln = tls.NewListener(ln, s.cert.Config())
 	}
 	// Also ended by a listener that fails.
 	stop, cancel := context.WithCancel(ctx)
