@@ -29,8 +29,8 @@ type Event struct {
 	// OccurredAt is when it happened, by the client's account, in UTC, to the microsecond. It is never corrected: a retry
 	// has to repeat it exactly.
 	OccurredAt time.Time
-	// TimeUnknown: the client sent an id and no time, and the id holds none. So OccurredAt is ReceivedAt, and a repeat of
-	// this event has to be looked up by its id alone.
+	// TimeUnknown: the client sent an id and no time of its own that a retry would repeat. OccurredAt is ReceivedAt, or
+	// so long before it as the client said, and a repeat of this event has to be looked up by its id around that time.
 	TimeUnknown bool
 	// ReceivedAt is when the request was read, in UTC, to the microsecond.
 	ReceivedAt time.Time
@@ -65,12 +65,12 @@ func (e *Event) SentID() string {
 }
 
 // AppendJSON appends the event as it was posted, so that it could be posted again: under the names of the API, without
-// what the client left out (so also without a time that is not its own, see TimeUnknown). The properties stay byte for
-// byte, so that numbers keep their digits; nothing here looks into them.
+// what the client left out, so also without a time that is only that of its receipt (see TimeUnknown). The properties
+// stay byte for byte, so that numbers keep their digits; nothing here looks into them.
 func (e *Event) AppendJSON(b []byte) []byte {
 	b = jsontext.AppendString(append(b, `{"event_id":`...), e.SentID())
 	b = jsontext.AppendString(append(b, `,"event_name":`...), e.Name)
-	if !e.TimeUnknown {
+	if !e.TimeUnknown || !e.OccurredAt.Equal(e.ReceivedAt) {
 		b = append(b, `,"occurred_at":"`...)
 		b = append(e.OccurredAt.UTC().AppendFormat(b, time.RFC3339Nano), '"')
 	}

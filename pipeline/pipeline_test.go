@@ -64,7 +64,10 @@ func TestEventAsItWasPosted(t *testing.T) {
 	check(Event{ID: id, Name: "n", OccurredAt: at},
 		`{"event_id":"0190163d-8694-739b-aea5-966c26f8ad91","event_name":"n",`+
 			`"occurred_at":"2026-11-30T12:00:00.00012Z"}`)
-	check(Event{ID: id, ClientID: "order\n17", Name: `"ž"<`, OccurredAt: at, TimeUnknown: true,
+	check(Event{ID: id, Name: "n", OccurredAt: at, TimeUnknown: true, ReceivedAt: at.Add(time.Second)},
+		`{"event_id":"0190163d-8694-739b-aea5-966c26f8ad91","event_name":"n",`+
+			`"occurred_at":"2026-11-30T12:00:00.00012Z"}`)
+	check(Event{ID: id, ClientID: "order\n17", Name: `"ž"<`, OccurredAt: at, TimeUnknown: true, ReceivedAt: at,
 		AnonymousID: "a", UserID: "u", SessionID: "s", PageURL: "p", Referrer: "r", UserAgent: "ua",
 		Properties: []byte(`{"n": 1.50}`)},
 		`{"event_id":"order\n17","event_name":"\"ž\"<","anonymous_id":"a","user_id":"u","session_id":"s",`+
@@ -90,7 +93,8 @@ func TestImports(t *testing.T) {
 	sql := []string{"copyin", "evaluate", "sweep", "claim", "retain", "schema"}
 	http := []string{"ingest", "deliver"}
 	// Of internal/, for every stage.
-	mechanisms := []string{"certfile", "duration", "jsontext", "pgcopy", "spell", "tenants", "wait", "yamlfile"}
+	mechanisms := []string{"certfile", "duration", "jsontext", "pgcopy", "spell", "tenants", "timetext", "wait",
+		"yamlfile"}
 	const jsontext = "sluice.example/sluice/internal/jsontext"
 	for line := range strings.Lines(string(out)) {
 		f := strings.Fields(line)

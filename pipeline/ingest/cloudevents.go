@@ -20,7 +20,7 @@ var cloudevents = shape{
 	media:      func([]byte) (lines, ok bool) { return false, true },
 	head:       `{`,
 	status:     native.status,
-	keyInQuery: true,
+	keyInQuery: "access_token",
 }
 
 // cloudevents picks the mode by the Content-Type, that of batches first, since the one is the beginning of the other.
@@ -173,15 +173,15 @@ func (d *decoder) cloudElement(i int) int {
 	}
 	switch {
 	case version != "1.0":
-		dr.reject("specversion", fmt.Sprintf("must be \"1.0\", not %q", cut([]byte(version))), "type")
+		dr.reject("specversion", fmt.Sprintf("must be \"1.0\", not %q", cut([]byte(version))), causeType)
 	case id == "":
-		dr.reject("id", "is required", "missing")
+		dr.reject("id", "is required", causeMissing)
 	case source == "":
-		dr.reject("source", "is required", "missing")
+		dr.reject("source", "is required", causeMissing)
 	case strings.Contains(source, " "):
-		dr.reject("source", "must be a URI reference, which holds no spaces", "type")
+		dr.reject("source", "must be a URI reference, which holds no spaces", causeType)
 	case dr.e.Name == "":
-		dr.reject("type", "is required", "missing")
+		dr.reject("type", "is required", causeMissing)
 	}
 	// The key is both. No source holds a space, so that no two pairs come to the same.
 	dr.id = []byte(source + " " + id)

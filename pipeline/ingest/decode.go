@@ -26,8 +26,9 @@ type decoder struct {
 	events   []pipeline.Event
 	rejected []rejection // by index, ascending
 
-	// key is the write key that a body held.
-	key string
+	// key is the write key that a body held, and sent when its client sent it, by that client's clock.
+	key  string
+	sent []byte
 
 	// What keep has put by of the event at hand, and where properties are put together with it.
 	unknown []byte
@@ -61,7 +62,7 @@ func (d *decoder) reset(cfg *Config, tenant int32, now time.Time) {
 	d.events = d.events[:0]
 	clear(d.rejected)
 	d.rejected = d.rejected[:0]
-	d.moved, d.key = nil, ""
+	d.moved, d.key, d.sent = nil, "", nil
 }
 
 // drop lets go of the body.
@@ -69,7 +70,8 @@ func (d *decoder) drop() {
 	clear(d.events)
 	clear(d.rejected)
 	clear(d.names[:cap(d.names)])
-	d.events, d.rejected, d.moved, d.key, d.s.Text = d.events[:0], d.rejected[:0], nil, "", nil
+	d.events, d.rejected, d.moved = d.events[:0], d.rejected[:0], nil
+	d.key, d.sent, d.s.Text = "", nil, nil
 }
 
 // open returns where the only JSON value of a body begins.
@@ -142,7 +144,7 @@ func (d *decoder) lines(b []byte) *malformed {
 			return m
 		}
 		if d.one(i, end) < 0 {
-			d.reject("", fmt.Sprintf("the line is not JSON: at byte %d of the body, %s", d.s.FaultAt, d.s.Fault), "malformed")
+			d.reject("", fmt.Sprintf("the line is not JSON: at byte %d of the body, %s", d.s.FaultAt, d.s.Fault), causeMalformed)
 		}
 		start = end + 1
 	}
@@ -198,7 +200,7 @@ func (d *decoder) element(i int) int {
 	}
 	at := i
 	if i = d.s.Value(i); i >= 0 {
-		d.reject("", "an event must be a JSON object, not "+given(d.s.Text[at:i]), "type")
+		d.reject("", "an event must be a JSON object, not "+given(d.s.Text[at:i]), causeType)
 	}
 	return i
 }

@@ -3,11 +3,9 @@ package ingest
 import (
 	"bytes"
 	"fmt"
-	"time"
 	"unsafe"
 
 	"sluice.example/sluice/internal/jsontext"
-	"sluice.example/sluice/pipeline"
 )
 
 // The fields of an event. What has been seen of them is kept in bits.
@@ -84,7 +82,7 @@ func (d *decoder) event(i int, whole bool) (end int, m *malformed) {
 		case which == noField:
 			d.keep(&dr, m)
 		case seen&(1<<which) != 0:
-			dr.reject(string(m.Name()), "appears twice in this event", "duplicate_field")
+			dr.reject(string(m.Name()), "appears twice in this event", causeDuplicateField)
 		case m.Raw()[0] == 'n':
 			seen |= 1 << which // null is as good as absent
 		case m.Flaw != jsontext.FlawNone:
@@ -108,14 +106,18 @@ func (d *decoder) event(i int, whole bool) (end int, m *malformed) {
 func (dr *draft) set(m *jsontext.Member, which, most int) {
 	if which == fieldProperties {
 		if m.Raw()[0] != '{' {
-			dr.reject("properties", "must be a JSON object, not "+given(m.Raw()), "type")
+			dr.reject("properties", "must be a JSON object, not "+given(m.Raw()), causeType)
 			return
 		}
 		dr.properties = m.Raw()
 		return
 	}
 	if m.Raw()[0] != '"' {
-		dr.reject(string(m.Name()), "must be a string, not "+given(m.Raw()), "type")
+		if which == fieldTime {
+			dr.reject(dr.whenName, notATime+given(m.Raw()), causeType)
+			return
+		}
+		dr.reject(string(m.Name()), "must be a string, not "+given(m.Raw()), causeType)
 		return
 	}
 	text := m.Raw()[1 : len(m.Raw())-1]
@@ -124,10 +126,10 @@ func (dr *draft) set(m *jsontext.Member, which, most int) {
 	}
 	switch {
 	case len(text) > most:
-		dr.reject(string(m.Name()), fmt.Sprintf("is %d bytes long; %d are allowed", len(text), most), "too_long")
+		dr.reject(string(m.Name()), fmt.Sprintf("is %d bytes long; %d are allowed", len(text), most), causeTooLong)
 		return
 	case len(text) == 0 && (which == fieldName || which == fieldTime):
-		dr.reject(string(m.Name()), "must not be empty", "missing")
+		dr.reject(string(m.Name()), "must not be empty", causeMissing)
 		return
 	case len(text) == 0:
 		return
@@ -151,58 +153,5 @@ func (dr *draft) set(m *jsontext.Member, which, most int) {
 		dr.e.Referrer = s
 	case fieldAgent:
 		dr.e.UserAgent = s
-	}
-}
-
-// identify sets the event's id and time, which together are its key: a retry has to come to the same.
-func (d *decoder) identify(dr *draft) {
-	var known bool // whether the id holds a time
-	var inside time.Time
-	e := &dr.e
-	if len(dr.id) == 0 {
-		e.ID = pipeline.NewUUIDv7(d.now)
-	} else {
-		s := unsafe.String(&dr.id[0], len(dr.id))
-		var isUUID bool
-		if e.ID, isUUID = pipeline.ParseUUID(s); isUUID {
-			inside, known = e.ID.Time()
-		} else {
-			e.ID, e.ClientID = pipeline.HashUUID(s), s
-		}
-	}
-	if len(dr.when) > 0 {
-		t, ok := parseTime(dr.when)
-		if !ok {
-			dr.reject(dr.whenName, fmt.Sprintf("must be a time as in RFC 3339 with its offset, like "+
-				"2026-01-31T23:59:59.123Z or 2026-01-31T23:59:59+02:00, not %q", cut(dr.when)), "time")
-			return
-		}
-		e.OccurredAt = t
-		d.checkTime(dr, t)
-		return
-	}
-	switch {
-	case len(dr.id) == 0:
-		e.OccurredAt = d.now
-	case known && inside.After(d.newest):
-		// Taken as unknown now, its time would be known to a retry after the clock has caught up: two keys.
-		dr.reject(dr.idName, fmt.Sprintf("holds the time %s (UUID version 7), which is more than %s ahead "+
-			"(ingest.max-ahead); send %s", inside.Format(time.RFC3339), d.cfg.MaxAhead, dr.whenName), "time")
-	case known && !inside.Before(d.oldest):
-		e.OccurredAt = inside
-	default:
-		e.OccurredAt, e.TimeUnknown = d.now, true
-	}
-}
-
-// checkTime rejects a time that the client gave which is too far away.
-func (d *decoder) checkTime(dr *draft, t time.Time) {
-	switch {
-	case t.Before(d.oldest):
-		dr.reject(dr.whenName, fmt.Sprintf("is %s, more than %s ago (ingest.max-age)",
-			t.Format(time.RFC3339), d.cfg.MaxAge), "time")
-	case t.After(d.newest):
-		dr.reject(dr.whenName, fmt.Sprintf("is %s, more than %s ahead (ingest.max-ahead)",
-			t.Format(time.RFC3339), d.cfg.MaxAhead), "time")
 	}
 }

@@ -30,7 +30,11 @@ func (s *Server) events(ctx exchange, to route) {
 		return
 	}
 	defer func() { s.reader.release(b) }()
-	got, m := s.decode(ctx, input{b.text, lines, to.call, &ctx.Request.Header}, &who)
+	in := input{body: b.text, lines: lines, call: to.call, header: &ctx.Request.Header}
+	if name := ctx.shape.sentInQuery; name != "" {
+		in.sent = ctx.QueryArgs().Peek(name)
+	}
+	got, m := s.decode(ctx, in, &who)
 	// Nothing below refers to the body. A request that may be held counts its memory until it is answered.
 	if !ctx.shape.holds {
 		s.reader.release(b)
@@ -60,8 +64,8 @@ type sender struct {
 // authenticate finds out who sends, by the request's header. Where it returns false, it has answered.
 func (s *Server) authenticate(ctx exchange) (who sender, ok bool) {
 	key := credentials(ctx.Request.Header.Peek("Authorization"), ctx.Request.Header.Peek("X-Write-Key"))
-	if key == nil && ctx.shape.keyInQuery {
-		key = ctx.QueryArgs().Peek("access_token")
+	if name := ctx.shape.keyInQuery; key == nil && name != "" {
+		key = ctx.QueryArgs().Peek(name)
 	}
 	who.tenant, who.known = s.tenants.OfKey(key)
 	who.later = !who.known && key == nil && ctx.shape.keyInBody

@@ -29,9 +29,9 @@ func flawReason(f jsontext.Flaw) string {
 func flawCause(f jsontext.Flaw) string {
 	switch f {
 	case jsontext.FlawDepth:
-		return "too_deep"
+		return causeTooDeep
 	case jsontext.FlawControl:
-		return "malformed"
+		return causeMalformed
 	}
-	return "unstorable"
+	return causeUnstorable
 }

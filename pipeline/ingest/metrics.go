@@ -29,6 +29,23 @@ type Metrics struct {
 	classes  [6]prometheus.Observer
 }
 
+// Why events are rejected, in a word.
+const (
+	causeType           = "type"
+	causeMissing        = "missing"
+	causeUnknownField   = "unknown_field"
+	causeDuplicateField = "duplicate_field"
+	causeTooLong        = "too_long"
+	causeTooDeep        = "too_deep"
+	causeTime           = "time"
+	causeMalformed      = "malformed"
+	causeUnstorable     = "unstorable"
+)
+
+// causes are all of them.
+var causes = []string{causeType, causeMissing, causeUnknownField, causeDuplicateField, causeTooLong, causeTooDeep,
+	causeTime, causeMalformed, causeUnstorable}
+
 // NewMetrics registers the metrics of one Server.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help string) prometheus.Counter {

@@ -19,8 +19,10 @@ var posthog = shape{
 	media:     func([]byte) (lines, ok bool) { return false, true },
 	head:      `{"status":"Ok",`,
 	keyInBody: true,
-	sniffs:    true,
-	holds:     true,
+	// posthog-js sends the milliseconds of its clock.
+	sentInQuery: "_",
+	sniffs:      true,
+	holds:       true,
 	// 413 makes the client halve its batches; of the rest it knows only that the batch failed.
 	status: func(status int) int {
 		switch status {
@@ -37,6 +39,7 @@ const noFlags = `{"flags":{},"featureFlags":{},"featureFlagPayloads":{},"errorsW
 // posthog decodes {"batch": [...]}, one event, or an array of them, also as a form's data in base64.
 func (d *decoder) posthog(in input) *malformed {
 	b := in.body
+	d.sent = in.sent
 	isForm := bytes.HasPrefix(in.header.ContentType(), []byte("application/x-www-form-urlencoded"))
 	if isForm || bytes.HasPrefix(b, []byte("data=")) {
 		var form fasthttp.Args
@@ -73,6 +76,8 @@ func (d *decoder) posthog(in input) *malformed {
 			batch = m.At
 		case "api_key", "token", "$token":
 			key = shared.text(m, maxText)
+		case "sent_at":
+			d.sent = hint(m)
 		}
 	}
 	if m := d.close(members.After); m != nil {
@@ -98,7 +103,7 @@ func (d *decoder) posthogElement(i int) int {
 }
 
 func (d *decoder) posthogEvent(i int) int {
-	dr := draft{idName: "uuid", whenName: "timestamp", inside: "$posthog"}
+	dr := draft{idName: "uuid", whenName: "timestamp", inside: "$posthog", loose: true, sent: d.sent}
 	d.unknown = d.unknown[:0]
 	begin := i
 	var distinct, key string
@@ -113,12 +118,16 @@ func (d *decoder) posthogEvent(i int) int {
 		case "uuid":
 			dr.id = []byte(dr.text(m, maxID))
 		case "timestamp":
-			dr.when = []byte(dr.text(m, maxID))
+			dr.time(m)
 		case "properties":
 			dr.properties = dr.object(m)
 		case "api_key", "token", "$token":
 			key = dr.text(m, maxText)
 		case "sent_at": // of the request, not of the event
+			dr.sent = hint(m)
+		case "offset":
+			dr.offset = hint(m)
+			d.rest(&dr, m)
 		default:
 			d.rest(&dr, m)
 		}
@@ -137,15 +146,15 @@ func (d *decoder) posthogEvent(i int) int {
 		dr.e.SessionID, dr.e.PageURL, dr.e.Referrer, dr.e.UserAgent = p[3], p[4], p[5], p[6]
 		for _, id := range []string{distinct, dr.e.AnonymousID, dr.e.SessionID} {
 			if len(id) > maxID {
-				dr.reject("properties", "hold an id of more than 512 bytes", "too_long")
+				dr.reject("properties", "hold an id of more than 512 bytes", causeTooLong)
 			}
 		}
 	}
 	if dr.e.Name == "" {
-		dr.reject("event", "is required", "missing")
+		dr.reject("event", "is required", causeMissing)
 	}
 	if distinct == "" {
-		dr.reject("distinct_id", "is required", "missing")
+		dr.reject("distinct_id", "is required", causeMissing)
 	}
 	if d.count > 0 && key != d.key {
 		key = "" // events of several tenants in one request: nobody's

@@ -76,6 +76,8 @@ func (d *decoder) segment(in input) *malformed {
 			d.key = shared.text(m, maxText)
 		case "context":
 			context = shared.object(m)
+		case "sentAt":
+			d.sent = hint(m)
 		}
 	}
 	if m := d.close(members.After); m != nil {
@@ -98,11 +100,11 @@ func (d *decoder) segment(in input) *malformed {
 
 // segmentCall decodes one call.
 func (d *decoder) segmentCall(i int, call segmentCall, shared []byte) int {
-	dr := draft{idName: "messageId", whenName: "timestamp", inside: "$segment"}
+	dr := draft{idName: "messageId", whenName: "timestamp", inside: "$segment", loose: true, sent: d.sent}
 	d.unknown = d.unknown[:0]
 	begin := i
 	var name string
-	var context, properties, traits jsontext.Member
+	var context, properties, traits, original jsontext.Member
 	members := d.s.Members(i)
 	for members.Next() {
 		m := &members.Member
@@ -121,7 +123,9 @@ func (d *decoder) segmentCall(i int, call segmentCall, shared []byte) int {
 		case "messageId":
 			dr.id = []byte(dr.text(m, maxID))
 		case "timestamp":
-			dr.when = []byte(dr.text(m, maxID))
+			dr.time(m)
+		case "originalTimestamp": // RudderStack's clients send no other
+			original = *m
 		case "context":
 			context = *m
 			dr.object(m)
@@ -133,12 +137,20 @@ func (d *decoder) segmentCall(i int, call segmentCall, shared []byte) int {
 		case "writeKey":
 			d.key = dr.text(m, maxText)
 		case "sentAt": // of the request, not of the event
+			dr.sent = hint(m)
 		default:
 			d.rest(&dr, m)
 		}
 	}
 	if i = members.After; i < 0 {
 		return -1
+	}
+	switch {
+	case original.Raw() == nil:
+	case len(dr.when) == 0:
+		dr.time(&original)
+	default:
+		d.rest(&dr, &original)
 	}
 	main, other := properties, traits
 	if call == callIdentify || call == callGroup {
@@ -157,7 +169,7 @@ func (d *decoder) segmentCall(i int, call segmentCall, shared []byte) int {
 	}
 	dr.e.Name = dr.callName(call, name)
 	if dr.e.UserID == "" && dr.e.AnonymousID == "" {
-		dr.reject("userId", "userId or anonymousId is required", "missing")
+		dr.reject("userId", "userId or anonymousId is required", causeMissing)
 	}
 	if dr.bad.reason == "" {
 		dr.e.PageURL = first(lookup(dr.properties, "url"), lookup(around, "page", "url"))
@@ -173,15 +185,15 @@ func (dr *draft) callName(call segmentCall, event string) string {
 	switch call {
 	case callTrack:
 		if event == "" {
-			dr.reject("event", "is required of a track call", "missing")
+			dr.reject("event", "is required of a track call", causeMissing)
 		}
 		return event
 	case callIdentify, callPage, callScreen, callGroup, callAlias:
 		return string(call)
 	case "":
-		dr.reject("type", "is required", "missing")
+		dr.reject("type", "is required", causeMissing)
 	default:
-		dr.reject("type", "must be track, identify, page, screen, group or alias, not "+string(call), "type")
+		dr.reject("type", "must be track, identify, page, screen, group or alias, not "+string(call), causeType)
 	}
 	return event
 }

@@ -22,8 +22,11 @@ type shape struct {
 	head string
 	// status is the status code that makes such a client do what ours would make others do.
 	status func(int) int
-	// keyInBody and keyInQuery: a write key may also stand there, in the query as access_token.
-	keyInBody, keyInQuery bool
+	// keyInBody: a write key may also stand there.
+	keyInBody bool
+	// keyInQuery and sentInQuery are the names under which the query may hold a write key, and when the client sent the
+	// request; "" is none.
+	keyInQuery, sentInQuery string
 	// sniffs: a body may be gzip without saying so.
 	sniffs bool
 	// holds: such a client loses events that are refused, and keeps those that were not answered. So a request waits
@@ -37,6 +40,7 @@ type input struct {
 	lines  bool        // the Content-Type is NDJSON
 	call   segmentCall // the route's
 	header *fasthttp.RequestHeader
+	sent   []byte // when the client sent it, by its own clock and as it says in the query
 }
 
 var native = shape{
@@ -58,6 +62,13 @@ type draft struct {
 	id, when         []byte
 	idName, whenName string
 	bad              rejection
+	// The member that the time was in, as it was sent.
+	whenHead, whenRaw []byte
+	// loose: the time may be written as the SDKs of that system do.
+	loose bool
+	// offset is how many milliseconds ago the event happened, and sent when the client sent the request, by its own
+	// clock. Both may be empty.
+	offset, sent []byte
 	// properties is an object whose members become the event's properties, beside one object of the name inside, in which
 	// all else is kept that the client sent.
 	properties []byte
@@ -98,13 +109,22 @@ func (dr *draft) text(m *jsontext.Member, most int) string {
 	t, ok := plainText(m.Raw())
 	switch {
 	case !ok:
-		dr.reject(string(m.Name()), "must be a string, not "+given(m.Raw()), "type")
+		dr.reject(string(m.Name()), "must be a string, not "+given(m.Raw()), causeType)
 		return ""
 	case len(t) > most:
-		dr.reject(string(m.Name()), fmt.Sprintf("is %d bytes long; %d are allowed", len(t), most), "too_long")
+		dr.reject(string(m.Name()), fmt.Sprintf("is %d bytes long; %d are allowed", len(t), most), causeTooLong)
 		return ""
 	}
 	return t
+}
+
+// hint returns the text of a member that no event is rejected for: nil where it is not a scalar or has a flaw.
+func hint(m *jsontext.Member) []byte {
+	if m.NameFlaw != jsontext.FlawNone || m.Flaw != jsontext.FlawNone {
+		return nil
+	}
+	t, _ := plainText(m.Raw())
+	return []byte(t)
 }
 
 // plainText returns the text of a scalar that has no flaw.
@@ -122,13 +142,20 @@ func plainText(raw []byte) (string, bool) {
 	return unsafe.String(unsafe.SliceData(raw), len(raw)), true
 }
 
+// time keeps a member that holds the event's time.
+func (dr *draft) time(m *jsontext.Member) {
+	dr.when = []byte(dr.text(m, maxID))
+	dr.whenName = string(m.Name())
+	dr.whenHead, dr.whenRaw = m.Head(), m.Raw()
+}
+
 // object returns a member that should be an object, or nil where it is not one.
 func (dr *draft) object(m *jsontext.Member) []byte {
 	if !dr.check(m) {
 		return nil
 	}
 	if m.Raw()[0] != '{' {
-		dr.reject(string(m.Name()), "must be a JSON object, not "+given(m.Raw()), "type")
+		dr.reject(string(m.Name()), "must be a JSON object, not "+given(m.Raw()), causeType)
 		return nil
 	}
 	return m.Raw()
@@ -191,10 +218,10 @@ func columnText(raw []byte) string {
 func (d *decoder) finish(dr *draft, size int) {
 	if size > d.cfg.MaxEventBytes {
 		dr.reject("", fmt.Sprintf("the event is %d bytes of JSON; %d are allowed (ingest.max-event-bytes)",
-			size, d.cfg.MaxEventBytes), "too_long")
+			size, d.cfg.MaxEventBytes), causeTooLong)
 	}
 	if dr.inside == "" && dr.e.Name == "" {
-		dr.reject("event_name", "is required", "missing")
+		dr.reject("event_name", "is required", causeMissing)
 	}
 	if dr.bad.reason == "" {
 		d.identify(dr)

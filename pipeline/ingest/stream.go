@@ -244,7 +244,7 @@ func (st *stream) next() {
 		d.reset(&st.s.cfg, st.tenant, time.Now())
 		if st.skipping {
 			d.reject("", fmt.Sprintf("the line is longer than %d bytes (ingest.max-event-bytes)",
-				st.s.cfg.MaxEventBytes), "too_long")
+				st.s.cfg.MaxEventBytes), causeTooLong)
 		} else if m := d.lines(lines); m != nil {
 			panic(m.detail) // lines returns no more events than a request may hold
 		}

@@ -23,7 +23,7 @@ func (d *decoder) keep(dr *draft, m *jsontext.Member) {
 		} else {
 			reason += "; put it into properties, or set ingest.keep-unknown-fields"
 		}
-		dr.reject(cut(m.Name()), reason, "unknown_field")
+		dr.reject(cut(m.Name()), reason, causeUnknownField)
 		return
 	}
 	if m.Flaw != jsontext.FlawNone {
@@ -32,13 +32,13 @@ func (d *decoder) keep(dr *draft, m *jsontext.Member) {
 	}
 	for _, n := range d.names {
 		if bytes.Equal(n, m.Name()) {
-			dr.reject(cut(m.Name()), "appears twice in this event", "duplicate_field")
+			dr.reject(cut(m.Name()), "appears twice in this event", causeDuplicateField)
 			return
 		}
 	}
 	if len(d.names) == maxUnknown {
 		dr.reject(cut(m.Name()), fmt.Sprintf("is one unknown field more than the %d that can be kept; "+
-			"put them into properties", maxUnknown), "unknown_field")
+			"put them into properties", maxUnknown), causeUnknownField)
 		return
 	}
 	d.names = append(d.names, m.Name())
