@@ -26,6 +26,7 @@ const (
 	takesEvents service = iota
 	takesStream
 	answersFlags // to PostHog's clients, which ask for feature flags when they start
+	ignores      // what clients report about themselves
 )
 
 // routes by path, without a slash at the end.
@@ -38,6 +39,7 @@ var routes = func() map[string]route {
 	for path, call := range segmentPaths {
 		m[path] = route{shape: &segment, call: call}
 	}
+	m[segmentStatistics] = route{service: ignores, shape: &segment}
 	for _, path := range posthogPaths {
 		m[path] = route{shape: &posthog}
 	}
@@ -76,6 +78,8 @@ func (s *Server) route(request *fasthttp.RequestCtx) {
 	case !ctx.IsPost():
 		ctx.Response.Header.Set("Allow", "POST")
 		problem(ctx, 405, "method-not-allowed", "events are sent by POST", -1)
+	case to.service == ignores:
+		ctx.SetStatusCode(204)
 	case s.draining.Load():
 		s.unavailable(ctx, pipeline.ErrClosed)
 	case s.inFlight.Load() > int64(s.cfg.Concurrency):

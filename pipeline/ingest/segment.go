@@ -4,7 +4,8 @@ import (
 	"sluice.example/sluice/internal/jsontext"
 )
 
-// Segment's HTTP API, as @segment/analytics-node 3 and its kin speak it; docs/clients.md has the mapping.
+// Segment's HTTP API, as @segment/analytics-node 3, @segment/analytics-next 1 and their kin speak it; docs/clients.md
+// has the mapping.
 
 // segmentCall is the type of a call, as it stands in "type".
 type segmentCall string
@@ -18,18 +19,26 @@ const (
 	callAlias    segmentCall = "alias"
 )
 
+// segmentPaths are those of the libraries for servers, of older ones and RudderStack's, and of the one for browsers,
+// which takes the first letter of the call. RudderStack's sends beacons to a path of their own.
 var segmentPaths = map[string]segmentCall{
 	"/v1/batch": "", "/v1/track": callTrack, "/v1/identify": callIdentify, "/v1/page": callPage,
 	"/v1/screen": callScreen, "/v1/group": callGroup, "/v1/alias": callAlias,
-	// Older clients and RudderStack's.
-	"/v1/import": "", "/v1/b": "",
+	"/v1/import": "", "/v1/b": "", "/beacon/v1/batch": "",
+	"/v1/t": callTrack, "/v1/i": callIdentify, "/v1/p": callPage,
+	"/v1/s": callScreen, "/v1/g": callGroup, "/v1/a": callAlias,
 }
+
+// segmentStatistics is where the library for browsers reports about itself.
+const segmentStatistics = "/v1/m"
 
 var segment = shape{
 	decode:    (*decoder).segment,
 	media:     anyJSON,
 	head:      `{"success":true,`,
 	keyInBody: true,
+	// A beacon has no headers of its own.
+	keyInQuery: "writeKey",
 	// 400 is the only status on which every version of the client gives up at once. Only 429 with Retry-After makes it
 	// wait without counting attempts, so an outage is 429 as well.
 	status: func(status int) int {

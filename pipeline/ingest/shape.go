@@ -50,9 +50,10 @@ var native = shape{
 		}
 		return d.json(in.body)
 	},
-	media:  mediaType,
-	head:   `{`,
-	status: func(status int) int { return status },
+	media:      mediaType,
+	head:       `{`,
+	status:     func(status int) int { return status },
+	keyInQuery: "access_token", // for beacons, which have no headers of their own
 }
 
 // draft is an event of another system on its way to being one of ours.
