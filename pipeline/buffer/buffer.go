@@ -71,8 +71,8 @@ func New(cfg Config, write WriteFunc, m *Metrics) (*Buffer, error) {
 }
 
 // Add hands events over and waits for the outcome of their batch. It keeps the slice. The verdict at i belongs to
-// events[i]. Errors: Overloaded and ErrClosed at once (nothing was taken), ErrUnavailable (the write failed; repeating
-// is harmless), and ctx.Err() when ctx ends first, in which case the events are written all the same.
+// events[i]. Errors: Overloaded and ErrClosed at once (nothing was taken), ErrUnavailable and ErrFault (the write
+// failed; repeating is harmless), and ctx.Err() when ctx ends first, in which case the events are written all the same.
 func (b *Buffer) Add(ctx context.Context, events []pipeline.Event) ([]pipeline.Verdict, error) {
 	if len(events) == 0 {
 		return nil, nil
@@ -242,7 +242,7 @@ func (b *Buffer) abandon() {
 func (b *Buffer) resolveLocked(done *batch, bytes int, verdicts []pipeline.Verdict, err error) {
 	b.used -= bytes
 	b.m.usedBytes.Set(float64(b.used))
-	if err != nil && !errors.Is(err, pipeline.ErrUnavailable) {
+	if err != nil && !errors.Is(err, pipeline.ErrUnavailable) && !errors.Is(err, pipeline.ErrFault) {
 		err = fmt.Errorf("%w: %w", pipeline.ErrUnavailable, err)
 	}
 	done.verdicts, done.err = verdicts, err

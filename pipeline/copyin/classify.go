@@ -41,6 +41,12 @@ type inDoubt struct {
 func (e *inDoubt) Error() string { return "commit in doubt: " + e.err.Error() }
 func (e *inDoubt) Unwrap() error { return e.err }
 
+// fault is an error that stays until somebody repairs its cause.
+type fault struct{ err error }
+
+func (e *fault) Error() string { return e.err.Error() }
+func (e *fault) Unwrap() error { return e.err }
+
 // cause is what to do about a failed transaction. From deadlock on it is retried as it is, after a pause.
 type cause string
 
@@ -54,7 +60,8 @@ const (
 	causeLock          cause = "lock"
 	causeTimeout       cause = "timeout"
 	causeConnection    cause = "connection"
-	causeRecord        cause = "record" // two batches made the same decision at once: the repeat sees the other's
+	causeSession       cause = "session" // permanent, but the session that it may belong to has been closed
+	causeRecord        cause = "record"  // two batches made the same decision at once: the repeat sees the other's
 )
 
 func classify(err error) cause {

@@ -2,13 +2,14 @@
 //
 // In: events, valid by construction. Out: rows of events and, in the same transaction, what the Recorder writes about
 // them. A row that PostgreSQL cannot store goes to quarantine, and its neighbours are stored. A nil error means
-// committed. With ErrUnavailable the batch may be committed or not. To repeat it is harmless, since the key (tenant,
-// event id, occurred_at) makes a repeat a duplicate. Nothing happens twice: a COMMIT whose answer was lost is looked up
-// in PostgreSQL.
+// committed. With ErrUnavailable the batch may be committed or not, with ErrFault it is not. To repeat it is
+// harmless, since the key (tenant, event id, occurred_at) makes a repeat a duplicate. Nothing happens twice: a COMMIT
+// whose answer was lost is looked up in PostgreSQL.
 package copyin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -74,8 +75,8 @@ func (w *Writer) boundAttempts(timeout time.Duration) {
 func (w *Writer) Committing() time.Duration { return time.Duration(w.committing.Load()) }
 
 // Write stores a batch and returns a verdict for each event, by index. It borrows the slice until it returns. It
-// blocks for at most copyin.deadline; the error is ErrUnavailable. Beside the events it holds one encoded copy of
-// them. A batch that repeats events of one that is still being written waits for that one.
+// blocks for at most copyin.deadline; the error is ErrUnavailable or, at once, ErrFault. Beside the events it holds
+// one encoded copy of them. A batch that repeats events of one that is still being written waits for that one.
 func (w *Writer) Write(ctx context.Context, events []pipeline.Event) ([]pipeline.Verdict, error) {
 	if len(events) == 0 {
 		return nil, nil
@@ -89,8 +90,12 @@ func (w *Writer) Write(ctx context.Context, events []pipeline.Event) ([]pipeline
 	recorder := w.decide(b.events)
 	await(ctx, earlier, w.attemptTimeout)
 	if err := w.store(ctx, b, recorder); err != nil {
-		w.m.failed.Inc()
-		err = fmt.Errorf("copyin: write %d events: %w: %w", len(events), pipeline.ErrUnavailable, err)
+		cause := pipeline.ErrUnavailable
+		if _, ok := errors.AsType[*fault](err); ok {
+			cause = pipeline.ErrFault
+		}
+		w.m.failed.WithLabelValues(failedAs(cause)).Inc()
+		err = fmt.Errorf("copyin: write %d events: %w: %w", len(events), cause, err)
 		w.log.Error("batch not written", "events", len(events), "error", err)
 		return nil, err
 	}
@@ -104,6 +109,14 @@ func (w *Writer) Write(ctx context.Context, events []pipeline.Event) ([]pipeline
 			"events", len(b.rejections), "of", len(events))
 	}
 	return verdicts, nil
+}
+
+// failedAs is the label of an error in the metrics.
+func failedAs(err error) string {
+	if errors.Is(err, pipeline.ErrFault) {
+		return "fault"
+	}
+	return "unavailable"
 }
 
 // misses remembers how many of the last batches held events that were stored before and that recent did not know, since

@@ -84,7 +84,8 @@ func TestConnectionCutAtEachStep(t *testing.T) {
 		"straight": {
 			{"at begin", pgtest.CutBefore, sql("begin"), ""},
 			{"after begin", pgtest.CutBefore, tag("BEGIN"), ""},
-			{"before the rows", pgtest.CutBefore, fromClient('d'), ""},
+			// The id may have come back already, and then COMMIT was sent.
+			{"before the rows", pgtest.CutBefore, fromClient('d'), "aborted or none"},
 			{"before the id", pgtest.CutBefore, fromServer('D'), ""},
 			{"after the id", pgtest.CutBefore, fromServer('G'), ""},
 			{"before COMMIT", pgtest.CutBefore, sql("commit"), "aborted"},
@@ -123,7 +124,8 @@ func TestConnectionCutAtEachStep(t *testing.T) {
 					if doubt == c.doubt {
 						want = 1
 					}
-					if got := counterValue(t, w.m.inDoubt.WithLabelValues(doubt)); got != want {
+					got := counterValue(t, w.m.inDoubt.WithLabelValues(doubt))
+					if got != want && (doubt != "aborted" || c.doubt != "aborted or none") {
 						t.Errorf("%v commits in doubt that turned out %s, want %v", got, doubt, want)
 					}
 				}
@@ -415,8 +417,8 @@ func TestErrorThatCannotPassEndsAtOnce(t *testing.T) {
 	w := newWriter(t, pool)
 	exec(t, pool, `alter table events rename to elsewhere`)
 	_, err := w.Write(t.Context(), events(1))
-	if !errors.Is(err, pipeline.ErrUnavailable) || !strings.Contains(err.Error(), "42P01") {
-		t.Errorf("Write without a table = %v, want ErrUnavailable with SQLSTATE 42P01", err)
+	if !errors.Is(err, pipeline.ErrFault) || !strings.Contains(err.Error(), "42P01") {
+		t.Errorf("Write without a table = %v, want ErrFault with SQLSTATE 42P01", err)
 	}
 }
 
@@ -481,8 +483,8 @@ func TestRecorderThatFails(t *testing.T) {
 	}
 	r.record = func(context.Context, pgx.Tx, []bool) error { return errors.New("a bug in the rules") }
 	_, err := w.Write(t.Context(), events(2))
-	if !errors.Is(err, pipeline.ErrUnavailable) || !strings.Contains(err.Error(), "a bug in the rules") {
-		t.Errorf("Write = %v, want ErrUnavailable with the recorder's error", err)
+	if !errors.Is(err, pipeline.ErrFault) || !strings.Contains(err.Error(), "a bug in the rules") {
+		t.Errorf("Write = %v, want ErrFault with the recorder's error", err)
 	}
 	if r.committed != 1 {
 		t.Error("Committed was called for a batch that failed")

@@ -16,7 +16,8 @@ type Metrics struct {
 	retries                        *prometheus.CounterVec
 	inDoubt                        *prometheus.CounterVec
 	conflicts, isolations          prometheus.Counter
-	partitions, failed             prometheus.Counter
+	partitions                     prometheus.Counter
+	failed                         *prometheus.CounterVec
 	attemptSeconds, commitSeconds  prometheus.Histogram
 
 	tenants sync.Map // int32 -> *[3]prometheus.Counter, so that the hot path builds no label
@@ -45,7 +46,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		batches: vector("batches_total", "path", "Batches committed, by how they began: copy (COPY at once), "+
 			"suspects (keys that this process wrote lately looked up before), lookup (all keys looked up before)."),
 		retries: vector("retries_total", "cause", "Transactions begun again: "+
-			"deadlock, serialization, lock, timeout, connection, in-doubt, record."),
+			"deadlock, serialization, lock, timeout, connection, session, in-doubt, record."),
 		inDoubt: vector("in_doubt_commits_total", "outcome",
 			"COMMITs whose answer was lost, by what PostgreSQL reported afterwards: committed, aborted, unknown."),
 		conflicts: counter("conflicts_total",
@@ -53,8 +54,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		isolations: counter("isolations_total",
 			"COPYs that failed because of a row's content, each a step of finding that row."),
 		partitions: counter("partitions_made_total", "Day partitions made because events needed them."),
-		failed: counter("failed_batches_total",
-			"Batches given up; the outcome of a last COMMIT may be unknown."),
+		failed: vector("failed_batches_total", "cause", "Batches given up, by cause: unavailable (the database is away or "+
+			"hangs; the outcome of a last COMMIT may be unknown), fault (it answers, and cannot store until it is repaired)."),
 		attemptSeconds: histogram("attempt_seconds", "One transaction, from waiting for a connection to its end."),
 		commitSeconds:  histogram("commit_seconds", "COMMIT alone."),
 	}

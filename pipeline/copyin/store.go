@@ -34,8 +34,9 @@ func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
 	case len(b.suspects) > 0:
 		path = "suspects"
 	}
-	conflicted, unmade := false, 0
+	conflicted, renewed, unmade := false, false, 0
 	rest := firstPause
+	var last error // of the attempt before
 	for {
 		known := b.duplicates
 		err := w.attempt(ctx, b, recorder, m)
@@ -56,8 +57,9 @@ func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return err
+			return errors.Join(err, last)
 		}
+		last = err
 		switch c := classify(err); c {
 		case causeConflict:
 			w.m.conflicts.Inc()
@@ -92,12 +94,19 @@ func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
 			m.isolate = true
 			continue
 		case causePermanent:
-			return err
+			// Its session was closed where the error may be one that only old sessions have. Then all are old.
+			if at, ok := errors.AsType[*stepError](err); !ok || !at.closed || renewed {
+				return &fault{err}
+			}
+			renewed = true
+			w.pool.Reset()
+			w.m.retries.WithLabelValues(string(causeSession)).Inc()
+			continue
 		default:
 			w.m.retries.WithLabelValues(string(c)).Inc()
 		}
-		if err := pause(ctx, &rest); err != nil {
-			return err
+		if ended := pause(ctx, &rest); ended != nil {
+			return errors.Join(ended, err)
 		}
 	}
 }

@@ -33,7 +33,8 @@ func (s *Server) overloaded(ctx exchange, tenant int32, err error) {
 		"more events come in than the database stores; nothing of this request was taken, send it again", -1)
 }
 
-// unavailable answers 503. The events may or may not be stored; after ErrClosed they are not.
+// unavailable answers 503, or 500 after a fault. The events may or may not be stored; after ErrClosed and ErrFault they
+// are not.
 func (s *Server) unavailable(ctx exchange, err error) {
 	const again = "send the request again: events that carry an event_id are stored once however often they come"
 	retryAfter(ctx, time.Second)
@@ -44,6 +45,9 @@ func (s *Server) unavailable(ctx exchange, err error) {
 	case errors.Is(err, context.DeadlineExceeded):
 		problem(ctx, 503, "outcome-unknown",
 			fmt.Sprintf("the outcome was not known within %s (ingest.answer-timeout); %s", s.cfg.AnswerTimeout, again), -1)
+	case errors.Is(err, pipeline.ErrFault):
+		problem(ctx, 500, "cannot-store", "a fault on this server keeps events from being stored; its operator finds "+
+			"the reason in the log and at /readyz. When it is repaired, "+again, -1)
 	case errors.Is(err, pipeline.ErrUnavailable):
 		problem(ctx, 503, "unavailable", "the database is away; "+again, -1)
 	default:

@@ -91,7 +91,7 @@ func (s *Server) route(request *fasthttp.RequestCtx) {
 	default:
 		s.events(ctx, to)
 	}
-	if status := ctx.Response.StatusCode(); ctx.shape.holds && (status == 429 || status == 503) {
+	if status := ctx.Response.StatusCode(); ctx.shape.holds && (status == 429 || status >= 500) {
 		// The connection ends without an answer: the client then keeps the events, where it would drop them on any status.
 		ctx.HijackSetNoResponse(true)
 		ctx.Hijack(func(net.Conn) {})

@@ -40,12 +40,13 @@ var segment = shape{
 	// A beacon has no headers of its own.
 	keyInQuery: "writeKey",
 	// 400 is the only status on which every version of the client gives up at once. Only 429 with Retry-After makes it
-	// wait without counting attempts, so an outage is 429 as well.
+	// wait without counting attempts, so an outage or a fault is 429
+	// as well.
 	status: func(status int) int {
 		switch status {
 		case 413, 415, 422:
 			return 400
-		case 503:
+		case 500, 503:
 			return 429
 		}
 		return status
