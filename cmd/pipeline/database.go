@@ -162,13 +162,17 @@ func migrateOnce(ctx context.Context, cfg *pgx.ConnConfig) (int, error) {
 		return 0, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	const versionSQL = `select current_setting('server_version_num')`
-	var text string
-	if err := conn.QueryRow(ctx, versionSQL).Scan(&text); err != nil {
+	const aboutSQL = `select current_setting('server_version_num'), getdatabaseencoding()`
+	var version, encoding string
+	if err := conn.QueryRow(ctx, aboutSQL).Scan(&version, &encoding); err != nil {
 		return 0, err
 	}
-	if number, err := strconv.Atoi(text); err == nil && number < 140000 {
+	if number, err := strconv.Atoi(version); err == nil && number < 140000 {
 		return 0, fmt.Errorf("%w; this is %d", errTooOld, number/10000)
+	}
+	if encoding != "UTF8" {
+		return 0, fmt.Errorf("database: %s is encoded in %s, which cannot hold every text: make one with "+
+			"create database ... encoding 'UTF8' template template0", cfg.Database, encoding)
 	}
 	return schema.Migrate(ctx, conn)
 }

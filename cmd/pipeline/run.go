@@ -15,6 +15,7 @@ import (
 	"sluice.example/sluice/internal/httpserve"
 	"sluice.example/sluice/operate/books"
 	"sluice.example/sluice/outbox"
+	"sluice.example/sluice/pipeline/copyin"
 )
 
 const runAbout = `Takes events at POST /v1/events, stores them, decides by the rules, and delivers. Without a database-url it makes a
@@ -123,7 +124,11 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 		}
 		return nil
 	}}
+	if made.queue != nil {
+		checks = append(checks, made.queue.Check)
+	}
 	if made.buffer != nil {
+		checks = append(checks, func(ctx context.Context) error { return copyin.Check(ctx, p.query) })
 		checks = append(checks, func(context.Context) error {
 			if fill := made.buffer.Fill(); fill > cfg.readyFill {
 				return fmt.Errorf("buffer: %.0f %% full (admin.ready-fill is %g)", 100*fill, cfg.readyFill)

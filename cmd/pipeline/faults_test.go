@@ -1,0 +1,134 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"sluice.example/sluice/internal/child"
+	"sluice.example/sluice/internal/pgtest"
+)
+
+// awaitReady waits until the node is ready (""), or not ready for a reason that holds the text.
+func awaitReady(t *testing.T, node *child.Process, reason string) {
+	t.Helper()
+	var status int
+	var body []byte
+	what := fmt.Sprintf("readyz says %q", reason)
+	pgtest.Eventually(t, what, func() bool {
+		res, err := http.Get(node.Admin + "/readyz")
+		if err != nil {
+			return false
+		}
+		defer res.Body.Close()
+		status = res.StatusCode
+		body, err = io.ReadAll(res.Body)
+		if reason == "" {
+			return err == nil && status == 200
+		}
+		return err == nil && status == 503 && strings.Contains(string(body), reason)
+	})
+}
+
+// While the database is read-only the node says so and is not ready. As soon as it is not, events are stored and messages
+// delivered again, by the same process, whatever sessions its pools hold.
+func TestDatabaseThatWasReadOnlyIsUsedAgain(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	arrived := make(chan struct{}, 100)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		arrived <- struct{}{}
+	}))
+	defer receiver.Close()
+	args := append(writeRules(t, receiver.URL, "[100ms]"), "--copyin.deadline", "500ms")
+	node := startNode(t, url, args...)
+	awaitReady(t, node, "")
+	conn := connect(t, url) // writes, whatever the database says
+	if _, err := conn.Exec(t.Context(), `set default_transaction_read_only = off`); err != nil {
+		t.Fatal(err)
+	}
+	name := pgx.Identifier{conn.Config().Database}.Sanitize()
+	for _, sql := range []string{
+		`alter database ` + name + ` set default_transaction_read_only = on`,
+		`select pg_terminate_backend(pid) from pg_stat_activity
+			where datname = current_database() and pid <> pg_backend_pid()`,
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitReady(t, node, "read-only")
+	for i := range 5 {
+		if r := postEvents(client(t), node.Events(), testEvent(fmt.Sprint("no", i), time.Now())); r.status != 503 {
+			t.Errorf("status %d, %v from a read-only database, want 503", r.status, r.err)
+		}
+	}
+	if _, err := conn.Exec(t.Context(), `alter database `+name+` reset default_transaction_read_only`); err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, node, "")
+	for i := range 5 {
+		r := postEvents(client(t), node.Events(), testEvent(fmt.Sprint("yes", i), time.Now()))
+		if r.status != 200 || r.Stored != 1 {
+			t.Errorf("%+v after the database was writable again, want 200", r)
+		}
+	}
+	for range 5 {
+		select {
+		case <-arrived:
+		case <-time.After(time.Minute):
+			t.Fatal("the messages of the events are not delivered")
+		}
+	}
+}
+
+// A table that is missing is a fault and not an outage: 500 at once, the reason at /readyz, and all well when it is
+// there again.
+func TestFaultOfTheDatabaseIsAnsweredAsSuch(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	node := startNode(t, url, "--roles", "ingest")
+	awaitReady(t, node, "")
+	conn := connect(t, url)
+	if _, err := conn.Exec(t.Context(), `alter table events rename to elsewhere`); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	if r := postEvents(client(t), node.Events(), testEvent("a", begin)); r.status != 500 {
+		t.Errorf("status %d, %v, want 500", r.status, r.err)
+	}
+	awaitReady(t, node, "42P01")
+	logged(t, node, "42P01")
+	if _, err := conn.Exec(t.Context(), `alter table elsewhere rename to events`); err != nil {
+		t.Fatal(err)
+	}
+	if r := postEvents(client(t), node.Events(), testEvent("a", begin)); r.status != 200 {
+		t.Errorf("status %d, %v after the repair, want 200", r.status, r.err)
+	}
+	awaitReady(t, node, "")
+}
+
+// A database in another encoding cannot hold every text: the start says so, at once.
+func TestDatabaseInAnotherEncodingIsRefused(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	conn := connect(t, url)
+	name := conn.Config().Database + "_ascii"
+	const createSQL = ` encoding 'SQL_ASCII' template template0 lc_collate 'C' lc_ctype 'C'`
+	if _, err := conn.Exec(t.Context(), `create database `+name+createSQL); err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Exec(t.Context(), `drop database `+name)
+	cfg := conn.Config().Copy()
+	cfg.Database = name
+	if _, err := migrateOnce(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "SQL_ASCII") || away(err) {
+		t.Errorf("migrate = %v; want SQL_ASCII refused, and not tried again", err)
+	}
+}
