@@ -66,7 +66,7 @@ func OpenDatabase(ctx context.Context, url string) (_ *Database, err error) {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
 	defer conn.Close(ctx)
-	if _, err := schema.Migrate(ctx, conn); err != nil {
+	if _, err := schema.Migrate(ctx, conn, slog.New(slog.DiscardHandler)); err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
 	if _, err := conn.Exec(ctx, `select create_events_partition((now() at time zone 'UTC')::date + n) from generate_series(-$1::int, 2) n`, days); err != nil {

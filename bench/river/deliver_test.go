@@ -74,7 +74,7 @@ func startMachine(b *testing.B) *machine {
 		b.Fatal(err)
 	}
 	defer conn.Close(ctx)
-	if _, err := schema.Migrate(ctx, conn); err != nil {
+	if _, err := schema.Migrate(ctx, conn, slog.New(slog.DiscardHandler)); err != nil {
 		b.Fatal(err)
 	}
 	m := &machine{receiver: startReceiver(b)}

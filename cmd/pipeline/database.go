@@ -127,7 +127,7 @@ func migrate(ctx context.Context, url string, log *slog.Logger) (applied int, er
 	}
 	pause := 250 * time.Millisecond
 	for {
-		applied, err := migrateOnce(ctx, cfg)
+		applied, err := migrateOnce(ctx, cfg, log)
 		if err == nil || !away(err) {
 			return applied, err
 		}
@@ -156,7 +156,7 @@ func away(err error) bool {
 
 var errTooOld = errors.New("database: PostgreSQL 14 or newer is needed")
 
-func migrateOnce(ctx context.Context, cfg *pgx.ConnConfig) (int, error) {
+func migrateOnce(ctx context.Context, cfg *pgx.ConnConfig, log *slog.Logger) (int, error) {
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return 0, err
@@ -174,5 +174,5 @@ func migrateOnce(ctx context.Context, cfg *pgx.ConnConfig) (int, error) {
 		return 0, fmt.Errorf("database: %s is encoded in %s, which cannot hold every text: make one with "+
 			"create database ... encoding 'UTF8' template template0", cfg.Database, encoding)
 	}
-	return schema.Migrate(ctx, conn)
+	return schema.Migrate(ctx, conn, log)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -128,7 +129,7 @@ func TestDatabaseInAnotherEncodingIsRefused(t *testing.T) {
 	defer conn.Exec(t.Context(), `drop database `+name)
 	cfg := conn.Config().Copy()
 	cfg.Database = name
-	if _, err := migrateOnce(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "SQL_ASCII") || away(err) {
+	if _, err := migrateOnce(t.Context(), cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "SQL_ASCII") || away(err) {
 		t.Errorf("migrate = %v; want SQL_ASCII refused, and not tried again", err)
 	}
 }

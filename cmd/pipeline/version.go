@@ -6,10 +6,12 @@ import (
 	"runtime/debug"
 
 	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/pipeline/schema"
 )
 
 func versionCommand(_ context.Context, args []string, env cli.Env) error {
-	fs := cli.NewFlags(env, "version", "Prints the version of the program, the commit it was built from, and the Go that built it.", "pipeline version")
+	fs := cli.NewFlags(env, "version", "Prints the version of the program, the commit it was built from, "+
+		"the version of the schema that it knows, and the Go that built it.", "pipeline version")
 	if _, err := cli.Parse(fs, args, 0); err != nil {
 		return err
 	}
@@ -17,7 +19,7 @@ func versionCommand(_ context.Context, args []string, env cli.Env) error {
 	return nil
 }
 
-// version tells what the Go toolchain recorded in the binary.
+// version returns what the Go toolchain recorded in the binary.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -32,5 +34,6 @@ func version() string {
 			modified = ", modified"
 		}
 	}
-	return fmt.Sprintf("pipeline %s (%s%s) %s", info.Main.Version, revision, modified, info.GoVersion)
+	return fmt.Sprintf("pipeline %s (%s%s) schema %d %s",
+		info.Main.Version, revision, modified, schema.Version(), info.GoVersion)
 }

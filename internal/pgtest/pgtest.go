@@ -185,7 +185,7 @@ func (s server) create(ctx context.Context, name string) error {
 	}
 	defer conn.Close(ctx)
 	if s.template == "" {
-		if _, err := schema.Migrate(ctx, conn); err != nil {
+		if _, err := schema.Migrate(ctx, conn, slog.New(slog.DiscardHandler)); err != nil {
 			return err
 		}
 	}

@@ -138,7 +138,7 @@ func TestWrittenOutlivesPostgresWithSynchronousCommitOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := schema.Migrate(t.Context(), conn); err != nil {
+	if _, err := schema.Migrate(t.Context(), conn, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := conn.Exec(t.Context(), `alter role current_user set synchronous_commit = off`); err != nil {

@@ -4,42 +4,72 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"sluice.example/sluice/internal/wait"
 )
 
-// Migrate applies what is missing and returns how many migrations that were. It refuses, and changes nothing, where
-// the database is newer than the program or where a migration was edited after it had been applied.
+// Migrate applies what is missing and returns how many migrations that were. It changes nothing, and returns an error
+// that names the remedy, where a migration was edited after it had been applied, where the database is newer than the
+// program and does not take programs of its age any more, and where tables that are not ours have the names of ours.
 //
-// It waits, as long as ctx lasts, while another program migrates the same database. A role that may not create tables
-// can call it on a database that is up to date.
-func Migrate(ctx context.Context, conn *pgx.Conn) (applied int, err error) {
+// It waits, as long as ctx lasts, while another program migrates the same database, and for locks that others hold on
+// its tables; log gets a line for each such wait. It waits for a lock in short turns, since everybody who needs the
+// table queues behind it. A role that may not create tables can call it on a database that is up to date.
+func Migrate(ctx context.Context, conn *pgx.Conn, log *slog.Logger) (applied int, err error) {
 	all, err := load(files)
 	if err != nil {
 		return 0, fmt.Errorf("schema: embedded migrations: %w", err)
 	}
-	applied, err = migrate(ctx, conn, all)
+	applied, err = migrate(ctx, conn, all, log)
 	if err != nil {
 		return applied, fmt.Errorf("schema: %w", err)
 	}
 	return applied, nil
 }
 
-func migrate(ctx context.Context, conn *pgx.Conn, all []migration) (applied int, err error) {
+const (
+	// lockTimeout is how long a statement of a migration waits for a lock, and how long everybody who needs the same
+	// table waits behind it. A guess: less than clients notice as an outage.
+	lockTimeout = time.Second
+	// lockPause is how long those who queued have the table before the next turn. A guess.
+	lockPause = 2 * time.Second
+)
+
+func migrate(ctx context.Context, conn *pgx.Conn, all []migration, log *slog.Logger) (applied int, err error) {
+	if err := checkSearchPath(ctx, conn); err != nil {
+		return 0, err
+	}
+	var holders string // of the locks that a migration waits for
+	gaveUp := func(err error) error {
+		return fmt.Errorf("%w; locks are held by %s: end them or wait for them, then start again", err, holders)
+	}
 	for {
-		did, err := step(ctx, conn, all)
+		did, err := step(ctx, conn, all, log)
 		switch {
 		case errors.Is(err, errLocked):
 			// Polling, not waiting in the database: a session that waits for a lock holds a snapshot, for which
 			// "create index concurrently" of the session that has the lock would wait in turn.
-			select {
-			case <-ctx.Done():
+			if !wait.For(ctx, 100*time.Millisecond) {
 				return applied, fmt.Errorf("another program is migrating this database: %w", ctx.Err())
-			case <-time.After(100 * time.Millisecond):
 			}
+		case isLockTimeout(err):
+			var lookErr error
+			if holders, lookErr = lockHolders(ctx, conn); lookErr != nil {
+				return applied, errors.Join(err, lookErr)
+			}
+			log.WarnContext(ctx, "schema: a migration waits for a lock and will try again",
+				"error", err, "holders", holders, "in", lockPause)
+			if !wait.For(ctx, lockPause) {
+				return applied, gaveUp(err)
+			}
+		case err != nil && ctx.Err() != nil && holders != "":
+			return applied, gaveUp(err)
 		case err != nil:
 			return applied, err
 		case !did:
@@ -50,14 +80,45 @@ func migrate(ctx context.Context, conn *pgx.Conn, all []migration) (applied int,
 	}
 }
 
+// isLockTimeout reports whether a statement gave up waiting for a lock.
+func isLockTimeout(err error) bool {
+	var refused *pgconn.PgError
+	return errors.As(err, &refused) && refused.Code == "55P03" // lock_not_available
+}
+
+// lockHoldersSQL names the oldest transactions that hold locks on our tables. Whoever has just taken one is not among
+// those that a migration waits for in turn after turn.
+const lockHoldersSQL = `
+select coalesce(string_agg(
+    format('process %s (%s as %s, %s in its transaction)', pid, program, usename, age), ', '), '')
+from (
+    select a.pid, coalesce(nullif(a.application_name, ''), a.backend_type) as program, a.usename,
+        date_trunc('second', now() - a.xact_start) as age
+    from pg_stat_activity a
+    where a.pid <> pg_backend_pid() and a.pid in (
+        select l.pid from pg_locks l join pg_class c on c.oid = l.relation
+        where l.granted and l.database = (select oid from pg_database where datname = current_database())
+            and c.relnamespace = (select oid from pg_namespace where nspname = current_schema()))
+    order by a.xact_start limit 3) oldest`
+
+// lockHolders returns text for people. It looks after the transaction that waited has ended.
+func lockHolders(ctx context.Context, conn *pgx.Conn) (holders string, err error) {
+	err = conn.QueryRow(ctx, lockHoldersSQL).Scan(&holders)
+	if holders == "" {
+		holders = "sessions that are gone by now"
+	}
+	return holders, err
+}
+
 // errLocked: another session is migrating.
 var errLocked = errors.New("locked")
 
 // step applies the next migration, or reports that there is none. All reading and writing happens under the lock, which
 // belongs to the transaction, so that a pooler between us and the server does no harm.
-func step(ctx context.Context, conn *pgx.Conn, all []migration) (bool, error) {
+func step(ctx context.Context, conn *pgx.Conn, all []migration, log *slog.Logger) (bool, error) {
 	var next *migration
-	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+	// Read committed, whatever the default: a stricter level would show the database of before the lock.
+	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		var locked bool
 		if err := tx.QueryRow(ctx, tryLockSQL).Scan(&locked); err != nil {
 			return err
@@ -65,7 +126,10 @@ func step(ctx context.Context, conn *pgx.Conn, all []migration) (bool, error) {
 			return errLocked
 		}
 		var err error
-		if next, err = pending(ctx, tx, all); err != nil || next == nil || next.noTransaction {
+		if next, err = pending(ctx, tx, all, log); err != nil || next == nil || next.noTransaction {
+			return err
+		}
+		if _, err := tx.Exec(ctx, boundSQL, fmt.Sprintf("%dms", lockTimeout.Milliseconds())); err != nil {
 			return err
 		}
 		return apply(ctx, tx, next)
@@ -73,8 +137,11 @@ func step(ctx context.Context, conn *pgx.Conn, all []migration) (bool, error) {
 	if err != nil || next == nil || !next.noTransaction {
 		return err == nil && next != nil, err
 	}
-	return stepWithoutTransaction(ctx, conn, all)
+	return stepWithoutTransaction(ctx, conn, all, log)
 }
+
+// boundSQL bounds the wait for locks, and not the work: a role's statement_timeout is for its everyday statements.
+const boundSQL = `select set_config('lock_timeout', $1, true), set_config('statement_timeout', '0', true)`
 
 const (
 	lockKey             = `hashtextextended('sluice:schema', 0)`
@@ -86,7 +153,9 @@ const (
 
 // stepWithoutTransaction holds the lock by the session, since there is no transaction to hold it. This kind of
 // migration needs a direct connection to the server.
-func stepWithoutTransaction(ctx context.Context, conn *pgx.Conn, all []migration) (did bool, err error) {
+func stepWithoutTransaction(
+	ctx context.Context, conn *pgx.Conn, all []migration, log *slog.Logger,
+) (did bool, err error) {
 	var locked bool
 	if err := conn.QueryRow(ctx, trySessionLockSQL).Scan(&locked); err != nil {
 		return false, err
@@ -102,7 +171,7 @@ func stepWithoutTransaction(ctx context.Context, conn *pgx.Conn, all []migration
 		_, unlockErr := conn.Exec(ctx, sessionUnlockSQL)
 		err = errors.Join(err, unlockErr)
 	}()
-	next, err := pending(ctx, conn, all) // again: the lock was not held since the last look
+	next, err := pending(ctx, conn, all, log) // again: the lock was not held since the last look
 	if err != nil || next == nil || !next.noTransaction {
 		return false, err
 	}
@@ -116,67 +185,6 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-const (
-	versionTableExistsSQL = `select to_regclass('schema_version') is not null`
-	createVersionTableSQL = `
-create table schema_version (
-    version    integer     primary key,
-    name       text        not null,
-    applied_at timestamptz not null default now(),
-    checksum   text        not null
-)`
-	versionsSQL = `select version, name, checksum from schema_version order by version`
-)
-
-// pending compares the database with the program and returns the next migration to apply, nil where there is none.
-func pending(ctx context.Context, db querier, all []migration) (*migration, error) {
-	var exists bool
-	if err := db.QueryRow(ctx, versionTableExistsSQL).Scan(&exists); err != nil {
-		return nil, err
-	}
-	if !exists {
-		if _, err := db.Exec(ctx, createVersionTableSQL); err != nil {
-			return nil, fmt.Errorf("create table schema_version: %w", err)
-		}
-	}
-	rows, err := db.Query(ctx, versionsSQL)
-	if err != nil {
-		return nil, err
-	}
-	have, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m migration, err error) {
-		return m, row.Scan(&m.version, &m.name, &m.checksum)
-	})
-	if err != nil {
-		return nil, err
-	}
-	if n := len(have); n > 0 && have[n-1].version > len(all) {
-		return nil, fmt.Errorf("the database is at version %d (%s), this program knows versions up to %d: run a newer "+
-			"program",
-			have[n-1].version, have[n-1].name, len(all))
-	}
-	var faults []error
-	for i, m := range have {
-		if m.version != i+1 {
-			return nil, fmt.Errorf("schema_version has no row for version %d but one for %d: the table was edited by hand",
-				i+1, m.version)
-		}
-		if m.checksum != all[i].checksum {
-			faults = append(faults, fmt.Errorf("%s was edited after it had been applied (as %s): restore the file and put "+
-				"the change into a new migration",
-				all[i].file(), m.file()))
-		}
-	}
-	if err := errors.Join(faults...); err != nil {
-		return nil, err
-	}
-	if len(have) == len(all) {
-		return nil, nil
-	}
-	return &all[len(have)], nil
-}
-
-const recordSQL = `insert into schema_version (version, name, checksum) values ($1, $2, $3)`
-
 func apply(ctx context.Context, db querier, m *migration) error {
 	// Without arguments pgx sends the text as it is, so that a file may hold any number of statements.
 	if _, err := db.Exec(ctx, m.sql); err != nil {
@@ -186,10 +194,7 @@ func apply(ctx context.Context, db querier, m *migration) error {
 		}
 		return fmt.Errorf("%s: %w", m.file(), err)
 	}
-	if _, err := db.Exec(ctx, recordSQL, m.version, m.name, m.checksum); err != nil {
-		return fmt.Errorf("%s: record: %w", m.file(), err)
-	}
-	return nil
+	return record(ctx, db, m)
 }
 
 // line returns the line of a position as PostgreSQL counts it: in characters, from 1.

@@ -7,6 +7,10 @@
 //
 // A file whose first line is "-- no transaction" holds one statement that PostgreSQL refuses inside a transaction. It
 // may run twice after a crash, so it has to be repeatable ("if not exists").
+//
+// A line "-- oldest program: 15" in a file means that programs whose last migration is number 15 can run on the
+// database with this migration in it, beside newer ones or after a roll-back. Without the line only programs that have
+// the migration can.
 package schema
 
 import (
@@ -30,9 +34,22 @@ type migration struct {
 	sql           string
 	checksum      string
 	noTransaction bool
+	oldestProgram int // the version that a program has to know to run with this migration applied
 }
 
-var fileName = regexp.MustCompile(`^([0-9]{4})_([a-z0-9_]+)\.sql$`)
+var (
+	fileName          = regexp.MustCompile(`^([0-9]{4})_([a-z0-9_]+)\.sql$`)
+	oldestProgramLine = regexp.MustCompile(`(?m)^-- oldest program: (.*)$`)
+)
+
+// Version is the number of the last migration that this program knows.
+func Version() int {
+	names, err := fs.Glob(files, "*.sql")
+	if err != nil {
+		panic(err) // the pattern is a constant
+	}
+	return len(names)
+}
 
 // load reads the migrations and reports everything that is wrong with their numbering. The result is in order: version
 // 1 first, no gaps.
@@ -69,15 +86,25 @@ func load(files fs.FS) ([]migration, error) {
 		sql := strings.ReplaceAll(string(text), "\r\n", "\n")
 		sum := sha256.Sum256([]byte(sql))
 		firstLine, _, _ := strings.Cut(sql, "\n")
+		oldest := version
+		if line := oldestProgramLine.FindStringSubmatch(sql); line != nil {
+			oldest, err = strconv.Atoi(line[1])
+			if err != nil || oldest < 1 || oldest > version {
+				faults = append(faults, fmt.Errorf("%s: oldest program: %q: give a number from 1 to %d", name, line[1], version))
+			}
+		}
 		all = append(all, migration{
 			version:       version,
 			name:          parts[2],
 			sql:           sql,
 			checksum:      hex.EncodeToString(sum[:]),
 			noTransaction: strings.TrimSpace(firstLine) == "-- no transaction",
+			oldestProgram: oldest,
 		})
 	}
 	return all, errors.Join(faults...)
 }
 
-func (m migration) file() string { return fmt.Sprintf("%04d_%s.sql", m.version, m.name) }
+func (m migration) file() string { return fileOf(m.version, m.name) }
+
+func fileOf(version int, name string) string { return fmt.Sprintf("%04d_%s.sql", version, name) }

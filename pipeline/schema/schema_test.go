@@ -2,6 +2,7 @@ package schema_test
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -12,6 +13,8 @@ import (
 	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/pipeline/schema"
 )
+
+var discard = slog.New(slog.DiscardHandler)
 
 // empty returns a function that opens connections to a fresh place without any table.
 func empty(t *testing.T) (connect func() *pgx.Conn) {
@@ -47,7 +50,7 @@ func files(pairs ...string) fstest.MapFS {
 
 func mustMigrate(t *testing.T, conn *pgx.Conn, f fstest.MapFS, want int) {
 	t.Helper()
-	if n, err := schema.MigrateFiles(t.Context(), conn, f); err != nil || n != want {
+	if n, err := schema.MigrateFiles(t.Context(), conn, f, discard); err != nil || n != want {
 		t.Fatalf("migrate = %d, %v; want %d", n, err, want)
 	}
 }
@@ -55,7 +58,7 @@ func mustMigrate(t *testing.T, conn *pgx.Conn, f fstest.MapFS, want int) {
 // mustRefuse checks that migrating fails with an error that holds each of the parts.
 func mustRefuse(t *testing.T, conn *pgx.Conn, f fstest.MapFS, parts ...string) {
 	t.Helper()
-	n, err := schema.MigrateFiles(t.Context(), conn, f)
+	n, err := schema.MigrateFiles(t.Context(), conn, f, discard)
 	if err == nil {
 		t.Fatalf("migrate = %d; want an error with %q", n, parts)
 	}
@@ -77,11 +80,11 @@ func exists(t *testing.T, conn *pgx.Conn, name string) (yes bool) {
 func TestMigrateTwice(t *testing.T) {
 	t.Parallel()
 	conn := empty(t)()
-	n, err := schema.Migrate(t.Context(), conn)
+	n, err := schema.Migrate(t.Context(), conn, discard)
 	if err != nil || n < 2 {
 		t.Fatalf("Migrate on nothing = %d, %v; want every migration", n, err)
 	}
-	if n, err := schema.Migrate(t.Context(), conn); err != nil || n != 0 {
+	if n, err := schema.Migrate(t.Context(), conn, discard); err != nil || n != 0 {
 		t.Fatalf("Migrate again = %d, %v; want 0", n, err)
 	}
 }
@@ -93,7 +96,7 @@ func TestMigrateByTwoAtOnce(t *testing.T) {
 	p := pool.NewWithResults[int]().WithErrors()
 	for range 4 {
 		conn := connect()
-		p.Go(func() (int, error) { return schema.Migrate(t.Context(), conn) })
+		p.Go(func() (int, error) { return schema.Migrate(t.Context(), conn, discard) })
 	}
 	applied, err := p.Wait()
 	if err != nil {
@@ -126,7 +129,7 @@ func TestMigrateRefusesWhatDoesNotFit(t *testing.T) {
 	const one, two = "create table a ();\n", "create table b ();\n"
 	mustMigrate(t, conn, files("0001_a.sql", one, "0002_b.sql", two), 2)
 	mustMigrate(t, conn, files("0001_a.sql", strings.ReplaceAll(one, "\n", "\r\n"), "0002_b.sql", two), 0)
-	mustRefuse(t, conn, files("0001_a.sql", one), "version 2 (b)", "up to 1", "newer program")
+	mustRefuse(t, conn, files("0001_a.sql", one), "version 2 (b)", "that know version 2", "up to 1", "newer program")
 	mustRefuse(t, conn, files("0001_a.sql", one+"create table z ();", "0002_b.sql", two, "0003_c.sql",
 		"create table c ();"),
 		"0001_a.sql was edited", "new migration")
@@ -148,7 +151,7 @@ func TestMigrateWithoutTransaction(t *testing.T) {
 	for range 3 {
 		conn := connect()
 		p.Go(func() error {
-			_, err := schema.MigrateFiles(t.Context(), conn, f)
+			_, err := schema.MigrateFiles(t.Context(), conn, f, discard)
 			return err
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -405,7 +406,7 @@ func TestSchemaOfItsOwn(t *testing.T) {
 	}
 	defer inside.Close()
 	err = inside.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
-		_, err := schema.Migrate(ctx, c.Conn())
+		_, err := schema.Migrate(ctx, c.Conn(), slog.New(slog.DiscardHandler))
 		return err
 	})
 	if err != nil {
