@@ -367,3 +367,35 @@ func TestOneNodeAtATime(t *testing.T) {
 		t.Errorf("all nodes together deleted %v rows and %v days; want 12 and 1", rows, dropped)
 	}
 }
+
+// Debezium, and providers' replication, make a publication for all tables. Everything that a pass deletes from takes it.
+func TestPrunesUnderAPublicationOfAllTables(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	oldDays(t, db, 40)
+	mustExec(t, db, `create publication everything for all tables`) // wal_level makes no difference here
+	mustExec(t, db, `
+insert into outbox (tenant_id, type, dedupe_key, destination, payload, status, finished_at)
+    values (1, 't', 'k', 'crm', '{}', 'sent', now() - interval '100 days');
+insert into outbox_attempts (message_id, started_at, latency_seconds, status)
+    values (1, now() - interval '100 days', 1, 'failed');
+insert into quarantine values (1, gen_random_uuid(), now(), now() - interval '100 days', '{}', '22P05', 'r');
+insert into processed_messages values ('c', 'm', now() - interval '100 days');
+insert into dedupe_keys (tenant_id, key_hash, expires_at)
+    values (1, gen_random_uuid(), now() - interval '100 days')`)
+	k := newKeeper(t, db, func(c *Config) { c.Events = 30 * day })
+	if !k.pass(t.Context()) {
+		t.Error("the pass failed")
+	}
+	for _, table := range []string{"outbox", "outbox_attempts", "quarantine", "processed_messages", "dedupe_keys"} {
+		if got := column(t, db, `select count(*)::text from `+table); got != "0" {
+			t.Errorf("%s has %s rows; want 0", table, got)
+		}
+	}
+	if got := testutil.ToFloat64(k.metrics.dropped); got != 1 {
+		t.Errorf("partitions dropped = %v, want 1", got)
+	}
+	if testutil.ToFloat64(k.metrics.lastPass) == 0 {
+		t.Error("the last pass is not noted")
+	}
+}

@@ -53,6 +53,7 @@ func TestMigrationBehindADump(t *testing.T) {
 		done <- err
 	}()
 	reader := connect()
+	mustExec(t, reader, "set statement_timeout = 60000") // a failure, in place of a test that hangs
 	const waitsSQL = `select exists (select from pg_locks where relation = 'a'::regclass and not granted)`
 	pgtest.Until(t, reader, waitsSQL)
 	mustExec(t, reader, "select count(*) from a") // queues behind the migration, and is through long before the dump ends
