@@ -11,11 +11,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"go.yaml.in/yaml/v3"
 
 	"sluice.example/sluice/internal/child"
+	"sluice.example/sluice/internal/localpg"
 )
 
 const (
@@ -51,12 +51,8 @@ func makeDemoDir(dir string) error {
 		if _, err := os.Stat(filepath.Join(dir, demoSecretFile)); err != nil {
 			return fmt.Errorf("%s exists and was not made by a demo; name another --data-dir", dir)
 		}
-		if text, err := os.ReadFile(filepath.Join(dir, "postgres", "postmaster.pid")); err == nil {
-			first, _, _ := strings.Cut(string(text), "\n")
-			pid, err := strconv.Atoi(strings.TrimSpace(first))
-			if err == nil && pid > 0 && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
-				return fmt.Errorf("a PostgreSQL (process %d) runs in %s: end that demo or pipeline first", pid, dir)
-			}
+		if server, err := localpg.Find(dir); err == nil && server.Alive() {
+			return fmt.Errorf("a PostgreSQL (process %d) runs in %s: end that demo or pipeline first", server.Pid, dir)
 		}
 		if err := os.RemoveAll(dir); err != nil {
 			return err

@@ -5,15 +5,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net/url"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/internal/localpg"
 )
 
 // databaseFlags adds the flags that say where the database is to a command with flags of its own. The returned func
@@ -61,20 +58,11 @@ func withDatabase(ctx context.Context, cfg *config, f func(*pgx.Conn) error) err
 	return f(conn)
 }
 
-// runningPostgres gives the address of the private PostgreSQL that a pipeline runs under dir.
+// runningPostgres returns the URL of the private PostgreSQL that a pipeline runs under dir.
 func runningPostgres(dir string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(dir, "postgres", "postmaster.pid"))
-	if errors.Is(err, os.ErrNotExist) {
+	server, err := localpg.Find(dir)
+	if errors.Is(err, localpg.ErrNotRunning) {
 		return "", fmt.Errorf("no pipeline runs on %s: start it, or name the database with --database-url", dir)
 	}
-	if err != nil {
-		return "", err
-	}
-	// PostgreSQL's own file: process id, data directory, start time, port, socket directory.
-	lines := strings.Split(string(text), "\n")
-	if len(lines) < 5 {
-		return "", fmt.Errorf("the PostgreSQL under %s is just starting", dir)
-	}
-	return fmt.Sprintf("postgres:///sluice?host=%s&port=%s&user=sluice&sslmode=disable",
-		url.QueryEscape(strings.TrimSpace(lines[4])), strings.TrimSpace(lines[3])), nil
+	return server.URL, err
 }

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
-	"os"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -13,6 +10,7 @@ import (
 	"time"
 
 	"sluice.example/sluice/inbox"
+	"sluice.example/sluice/internal/localpg"
 	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/internal/receiver"
 )
@@ -92,17 +90,13 @@ func TestPostgresKilledUnderLoad(t *testing.T) {
 // killPostgres kills the private server of a data directory, which its program then starts again.
 func killPostgres(t *testing.T, dir string) {
 	t.Helper()
-	var pid int
+	var server localpg.Running
 	pgtest.Eventually(t, "the private PostgreSQL runs", func() bool {
-		file, err := os.ReadFile(dir + "/postgres/postmaster.pid")
-		if err != nil {
-			return false
-		}
-		line, _, _ := bytes.Cut(file, []byte("\n"))
-		pid, err = strconv.Atoi(string(line))
-		return err == nil && syscall.Kill(pid, 0) == nil
+		var err error
+		server, err = localpg.Find(dir)
+		return err == nil && server.Alive()
 	})
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(server.Pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -52,11 +52,39 @@ func write(f *os.File, text string) error {
 // ErrInUse: another live process uses the data directory.
 var ErrInUse = errors.New("the data directory is in use")
 
-// pidFile is what PostgreSQL writes into postmaster.pid, as far as we need it.
+// pidFile is what PostgreSQL writes into postmaster.pid, as far as we need it: process id, data directory, start time,
+// port, socket directory.
 type pidFile struct {
 	pid       int
 	socketDir string
 }
+
+// Running is a private PostgreSQL that some process runs.
+type Running struct {
+	Pid int
+	URL string
+}
+
+// ErrNotRunning: nobody runs a private PostgreSQL there, as far as its files tell.
+var ErrNotRunning = errors.New("no PostgreSQL runs there")
+
+// Find tells of the private PostgreSQL that another process runs under a data directory, or fails with ErrNotRunning. A
+// server that was killed counts as running until it is started anew.
+func Find(dataDir string) (Running, error) {
+	f, found, err := readPidFile(filepath.Join(dataDir, "postgres"))
+	switch {
+	case err != nil:
+		return Running{}, err
+	case !found:
+		return Running{}, fmt.Errorf("%s: %w", dataDir, ErrNotRunning)
+	case f.pid == 0 || f.socketDir == "":
+		return Running{}, fmt.Errorf("the PostgreSQL under %s is just starting", dataDir)
+	}
+	return Running{Pid: f.pid, URL: urlOf(f.socketDir, database)}, nil
+}
+
+// Alive reports whether the server's process exists.
+func (r Running) Alive() bool { return !errors.Is(syscall.Kill(r.Pid, 0), syscall.ESRCH) }
 
 func readPidFile(cluster string) (pidFile, bool, error) {
 	text, err := os.ReadFile(filepath.Join(cluster, "postmaster.pid"))
@@ -72,7 +100,7 @@ func readPidFile(cluster string) (pidFile, bool, error) {
 	}
 	f := pidFile{pid: pid}
 	if len(lines) > 4 {
-		f.socketDir = lines[4]
+		f.socketDir = strings.TrimSpace(lines[4])
 	}
 	return f, true, nil
 }

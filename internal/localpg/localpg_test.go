@@ -255,6 +255,24 @@ func TestLeavesSomebodyElsesServerAlone(t *testing.T) {
 	mustQuery(t, s.URL(), `select 'unharmed'`, "unharmed")
 }
 
+// What another process runs is found by its data directory, and one that is not there is told from a fault.
+func TestFind(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(tempDir(t))
+	if _, err := Find(cfg.DataDir); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("before the start: %v; want ErrNotRunning", err)
+	}
+	s := mustStart(t, cfg)
+	found, err := Find(cfg.DataDir)
+	if err != nil || found.URL != s.URL() || !found.Alive() {
+		t.Errorf("found %+v, %v; want %s, alive", found, err, s.URL())
+	}
+	mustStop(t, s)
+	if _, err := Find(cfg.DataDir); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("after the end: %v; want ErrNotRunning", err)
+	}
+}
+
 func TestIgnoresARecycledProcessID(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(tempDir(t))
@@ -281,7 +299,7 @@ func TestRestartsAServerThatDies(t *testing.T) {
 		if err := syscall.Kill(left.pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the server was restarted", func() bool { return s.Restarts() == n+1 })
+		eventually(t, "the server was restarted", func() bool { return s.restarts.Load() == n+1 })
 		mustKnow(t, s.URL())
 	}
 }

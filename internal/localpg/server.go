@@ -120,13 +120,12 @@ func Start(ctx context.Context, cfg Config) (_ *Server, err error) {
 // URL is what to connect to; it stays the same until Stop, also over restarts.
 func (s *Server) URL() string { return s.url(database) }
 
-func (s *Server) url(name string) string {
-	return "postgres:///" + name + "?host=" + url.QueryEscape(s.socketDir) +
+func (s *Server) url(name string) string { return urlOf(s.socketDir, name) }
+
+func urlOf(socketDir, name string) string {
+	return "postgres:///" + name + "?host=" + url.QueryEscape(socketDir) +
 		"&port=" + port + "&user=" + role + "&sslmode=disable"
 }
-
-// Restarts returns how often PostgreSQL died under the running program and was started again.
-func (s *Server) Restarts() int64 { return s.restarts.Load() }
 
 // Stop shuts the server down: fast, and where that has not ended with ctx or after Config.StopTimeout, immediately.
 // Everything committed is kept either way. It returns when the server is gone. Further calls return the same.
