@@ -131,7 +131,7 @@ func TestParseSweep(t *testing.T) {
 	if points, err := ParseSweep("deliver", ""); err != nil || len(points) != 1 || Label("deliver", points[0]) != "concurrency=64 batch=1000 lease=1m" {
 		t.Errorf("an empty sweep gives %v, %v; want the defaults", points, err)
 	}
-	for text, want := range map[string]string{"500,batch=1": "begin with an axis", "lease=1m": "unknown axis", "batch=x": "no count", "linger=5": "no duration", "batch=1,batch=2": "twice", "writers=0": "no count"} {
+	for text, want := range map[string]string{"500,batch=1": "begin with an axis", "lease=1m": "unknown axis", "batch=x": "not a count", "linger=5": "not a duration", "batch=1,batch=2": "twice", "writers=0": "not a count"} {
 		if _, err := ParseSweep("ingest", text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ParseSweep(%q) = %v, want %q", text, err, want)
 		}

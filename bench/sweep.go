@@ -12,6 +12,11 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"sluice.example/sluice/internal/duration"
+	"sluice.example/sluice/pipeline/buffer"
+	"sluice.example/sluice/pipeline/claim"
+	"sluice.example/sluice/pipeline/deliver"
 )
 
 // Sweep is one path measured over a range of settings. It is also the file that a run goes on from.
@@ -70,8 +75,23 @@ type axis struct{ name, flag string }
 
 // sweepDefaults are the program's own settings, for axes that a sweep leaves out.
 var sweepDefaults = map[string]map[string]string{
-	"ingest":  {"writers": "2", "batch": "2000", "linger": "auto"},
-	"deliver": {"concurrency": "64", "batch": "1000", "lease": "1m"},
+	"ingest": {
+		"writers": strconv.Itoa(buffer.DefaultConfig().Writers),
+		"batch":   strconv.Itoa(buffer.DefaultConfig().MaxEvents),
+		"linger":  linger(buffer.DefaultConfig().MaxWait),
+	},
+	"deliver": {
+		"concurrency": strconv.Itoa(deliver.DefaultConcurrency),
+		"batch":       strconv.Itoa(deliver.DefaultConfig().ClaimBatch),
+		"lease":       duration.Format(claim.DefaultConfig().Lease),
+	},
+}
+
+func linger(d time.Duration) string {
+	if d == buffer.Auto {
+		return "auto"
+	}
+	return duration.Format(d)
 }
 
 // ParseSweep reads batch=500,2000,writers=1,2: a name with = begins the values of an axis, which go on to the next
@@ -129,18 +149,15 @@ func axisValue(name, text string) (float64, error) {
 		return 0, nil // the least to set
 	}
 	if name == "linger" || name == "lease" {
-		if text == "0" {
-			return 0, nil
-		}
-		d, err := time.ParseDuration(text)
+		d, err := duration.Parse(text)
 		if err != nil || d < 0 {
-			return 0, fmt.Errorf("%q is no duration such as 5ms", text)
+			return 0, fmt.Errorf("%q is not a duration such as 5ms", text)
 		}
 		return d.Seconds(), nil
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {
-		return 0, fmt.Errorf("%q is no count of at least 1", text)
+		return 0, fmt.Errorf("%q is not a count of at least 1", text)
 	}
 	return float64(n), nil
 }
@@ -238,10 +255,10 @@ func ReadSweep(file string) (*Sweep, error) {
 	}
 	s := &Sweep{}
 	if err := json.Unmarshal(text, s); err != nil {
-		return nil, fmt.Errorf("%s is no sweep: %w", file, err)
+		return nil, fmt.Errorf("%s is not a sweep: %w", file, err)
 	}
 	if axes[s.Kind] == nil {
-		return nil, fmt.Errorf("%s is no sweep: its kind is %q", file, s.Kind)
+		return nil, fmt.Errorf("%s is not a sweep: its kind is %q", file, s.Kind)
 	}
 	return s, nil
 }

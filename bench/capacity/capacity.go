@@ -67,16 +67,9 @@ type Plan struct {
 	Chosen map[string]string `json:"chosen"`
 }
 
-// What the program does unless told otherwise; see pipeline config.
-const (
-	queryConnections = 6         // database.connections
-	bufferBytes      = 256 << 20 // buffer.max-bytes
-	heldBytes        = 64 << 20  // deliver.max-bytes
-	defaultBatch     = 1000      // deliver.claim-batch
-	sendTimeout      = 5.0       // s; timeout of a destination
-	prefetch         = 8         // of a destination
-	leaseMargin      = 2.0       // s; what a lease must have left for the result to be recorded
-)
+// queryConnections is the program's default of database.connections, which a test of the program holds against this one.
+// The stages' own defaults are asked of them.
+const queryConnections = 6
 
 // Make plans. deliver may be nil where delivery was not measured.
 func Make(ingest, deliver *bench.Sweep, t Target) (*Plan, error) {

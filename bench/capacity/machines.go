@@ -8,6 +8,9 @@ import (
 	"strings"
 
 	"sluice.example/sluice/bench"
+	"sluice.example/sluice/pipeline/buffer"
+	"sluice.example/sluice/pipeline/claim"
+	"sluice.example/sluice/pipeline/deliver"
 )
 
 // planDelivery finds the concurrency by Little's law, or by the sweep where that reaches the target.
@@ -16,7 +19,8 @@ func (p *planner) planDelivery(sweep *bench.Sweep) {
 	inFlight := p.messages() * latency
 	concurrency := max(1, math.Ceil(inFlight/p.free()))
 	little := fmt.Sprintf("formula: %s messages/s x %g s at the receiver = %s in flight, with %.0f %% free", number(p.messages()), latency, number(inFlight), 100*p.t.Headroom)
-	batch, lease := float64(defaultBatch), prefetch*sendTimeout+leaseMargin
+	batch := float64(deliver.DefaultConfig().ClaimBatch)
+	lease := deliver.DefaultPrefetch*deliver.DefaultTimeout + deliver.LeaseMargin
 	batchWhy := "the default; not measured"
 	measure := fmt.Sprintf("lab bench deliver --receiver-latency %s --sweep concurrency=%.0f,%.0f,batch=500,1000", p.t.Receiver, concurrency, 2*concurrency)
 	switch {
@@ -52,7 +56,9 @@ func (p *planner) planDelivery(sweep *bench.Sweep) {
 	}
 	p.set("concurrency (of the destination)", number(concurrency), "%s; of all nodes together", little)
 	p.set("deliver.claim-batch", number(batch), "%s", batchWhy)
-	p.set("claim.lease", fmt.Sprintf("%gs", max(60, lease)), "formula: prefetch %d x timeout %g s + %g s for recording = %g s, at least the default, so that a pause of the database does not cost every lease", prefetch, sendTimeout, leaseMargin, lease)
+	p.set("claim.lease", fmt.Sprintf("%gs", max(claim.DefaultConfig().Lease, lease).Seconds()),
+		"formula: prefetch %d x timeout %s + %s for recording = %s, at least the default, so that a pause of the database does not cost every lease",
+		deliver.DefaultPrefetch, deliver.DefaultTimeout, deliver.LeaseMargin, lease)
 }
 
 // enough is the point with the least concurrency that delivers rate.
@@ -132,9 +138,9 @@ func (p *planner) planMachines() {
 // planStorage is what piles up.
 func (p *planner) planStorage() {
 	const day = 86400
-	events := p.t.Rate * day * p.point.DiskBytes
-	p.need("disk for events", bytes(events)+" a day", "measured: %s bytes an event with its index, x %s events/s x 86,400 s; less where the rate is a peak", number(p.point.DiskBytes), number(p.t.Rate))
-	p.need("disk for "+number(p.t.Retention)+" days of events", bytes(events*p.t.Retention), "formula: the line above x days kept (retain.events)")
+	stored := p.t.Rate * day * p.point.DiskBytes
+	p.need("disk for events", bytes(stored)+" a day", "measured: %s bytes an event with its index, x %s events/s x 86,400 s; less where the rate is a peak", number(p.point.DiskBytes), number(p.t.Rate))
+	p.need("disk for "+number(p.t.Retention)+" days of events", bytes(stored*p.t.Retention), "formula: the line above x days kept (retain.events)")
 	switch {
 	case p.messages() > 0 && p.point.MessageBytes > 0:
 		p.need("disk for messages", bytes(p.messages()*day*p.point.MessageBytes)+" a day", "measured: %s bytes a message with its ledger entry and indexes, before it is sent; kept for retain.outbox", number(p.point.MessageBytes))
@@ -148,7 +154,9 @@ func (p *planner) planStorage() {
 		p.ask("pg_test_fsync on the database's disk, then "+p.again("--database-url <that server>"), "whether the disk takes %s/s of WAL: the measured one did %s/s", bytes(wal), bytes(sustained))
 	}
 	memory := float64(p.point.MemoryBytes)
-	p.need("memory for each node", bytes(memory)+" in use, "+bytes(memory+bufferBytes+heldBytes)+" at most", "measured under full load, and the bounds buffer.max-bytes (256 MiB) + deliver.max-bytes (64 MiB) on top")
+	events, payloads := buffer.DefaultConfig().MaxBytes, deliver.DefaultConfig().MaxBytes
+	p.need("memory for each node", bytes(memory)+" in use, "+bytes(memory+float64(events+payloads))+" at most",
+		"measured under full load, and the bounds buffer.max-bytes (%d MiB) + deliver.max-bytes (%d MiB) on top", events>>20, payloads>>20)
 	p.ask("select pg_size_pretty(pg_relation_size(indexrelid)), indexrelid::regclass from pg_stat_user_indexes order by pg_relation_size(indexrelid) desc limit 5",
 		"how much of today's index has to fit into shared_buffers: it grows all day, and the sweep is short. Ask the database at the end of a day")
 }

@@ -41,8 +41,4 @@ func TestPlanKnowsTheSettings(t *testing.T) {
 			t.Errorf("%s: the plan calls %s the default, it is %s", line.Name, line.Value, s.text())
 		}
 	}
-	cfg := defaultConfig()
-	if cfg.buffer.MaxBytes != 256<<20 || cfg.deliver.MaxBytes != 64<<20 {
-		t.Error("a default changed that bench/capacity reckons with: change it there too")
-	}
 }

@@ -70,8 +70,8 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// leaseMargin is what a lease must have left beside the timeout of the send: for the answer to be recorded. A guess.
-const leaseMargin = 2 * time.Second
+// LeaseMargin is what a lease must have left beside the timeout of the send: for the answer to be recorded. A guess.
+const LeaseMargin = 2 * time.Second
 
 // checkLease refuses destinations whose messages may wait for longer than their lease: with p messages held for each
 // sender, the last of them is sent after the p-1 before it have taken the whole timeout. Leases are extended while work
@@ -79,7 +79,7 @@ const leaseMargin = 2 * time.Second
 func checkLease(ds Destinations, lease time.Duration) error {
 	var errs []error
 	for _, d := range ds.list {
-		if need := d.longestWait() + leaseMargin; need > lease {
+		if need := d.longestWait() + LeaseMargin; need > lease {
 			rate := ""
 			if d.rate > 0 {
 				rate = fmt.Sprintf(", rate %g", d.rate)

@@ -271,7 +271,7 @@ func (d *Dispatcher) attempt(l *lane, lease *pipeline.Lease) pipeline.Result {
 		return pipeline.Result{Status: pipeline.Released}
 	}
 	now := time.Now()
-	if lease.Until.Sub(now) < l.d.timeout+leaseMargin/2 {
+	if lease.Until.Sub(now) < l.d.timeout+LeaseMargin/2 {
 		return pipeline.Result{Status: pipeline.Released}
 	}
 	ok, probe, open := l.breaker.enter(now)
