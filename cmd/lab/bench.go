@@ -11,6 +11,7 @@ import (
 
 	"sluice.example/sluice/bench"
 	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/internal/spell"
 )
 
 const benchAbout = `Measures this machine: ingest, evaluation, claims, delivery and the whole way, each beside its floor in the same run, with
@@ -42,7 +43,7 @@ func benchCommand(ctx context.Context, args []string, env cli.Env) error {
 		return err
 	}
 	if len(rest) > 0 {
-		return cli.Usagef("unexpected argument %q%s", rest[0], cli.DidYouMean(rest[0], []string{"ingest", "deliver"}))
+		return cli.Usagef("unexpected argument %q%s", rest[0], spell.DidYouMean(rest[0], []string{"ingest", "deliver"}))
 	}
 	programs, err := findPrograms(*pipeline)
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/internal/duration"
+	"sluice.example/sluice/internal/spell"
 	"sluice.example/sluice/pipeline/buffer"
 	"sluice.example/sluice/pipeline/claim"
 	"sluice.example/sluice/pipeline/copyin"
@@ -168,10 +170,10 @@ func (c *config) validate() error {
 	fault(c.readyFill <= 0 || c.readyFill > 1, "admin.ready-fill: %g; has to be over 0 and at most 1", c.readyFill)
 	fault(c.queryConns < 2, "database.connections: %d; has to be at least 2", c.queryConns)
 	fault(c.retain.Events > 0 && c.retain.Events < c.ingest.MaxAge,
-		"retain.events is %s and ingest.max-age %s: events would be stored only to be dropped; raise the first or lower the second", cli.FormatDuration(c.retain.Events), cli.FormatDuration(c.ingest.MaxAge))
+		"retain.events is %s and ingest.max-age %s: events would be stored only to be dropped; raise the first or lower the second", duration.Format(c.retain.Events), duration.Format(c.ingest.MaxAge))
 	fault(len(c.roles) == 0, "roles: empty; give any of %s", strings.Join(allRoles, ", "))
 	for _, r := range c.roles {
-		fault(!slices.Contains(allRoles, r), "roles: unknown role %q%s", r, cli.DidYouMean(r, allRoles))
+		fault(!slices.Contains(allRoles, r), "roles: unknown role %q%s", r, spell.DidYouMean(r, allRoles))
 	}
 	return errors.Join(errs...)
 }

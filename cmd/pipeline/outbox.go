@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/internal/spell"
 	"sluice.example/sluice/operate/outbox"
 	"sluice.example/sluice/pipeline/claim"
 
@@ -98,7 +99,7 @@ func (o *outboxOptions) addFlags(fs *flag.FlagSet) {
 		known := []string{"pending", "failed", "sent", "skipped", "dead"}
 		for status := range strings.SplitSeq(s, ",") {
 			if !slices.Contains(known, status) {
-				return fmt.Errorf("unknown status %q%s", status, cli.DidYouMean(status, known))
+				return fmt.Errorf("unknown status %q%s", status, spell.DidYouMean(status, known))
 			}
 			o.filter.Statuses = append(o.filter.Statuses, status)
 		}

@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/internal/spell"
 	"sluice.example/sluice/pipeline/buffer"
 )
 
@@ -184,7 +185,7 @@ func splitEnvironment(settings []*setting, keys, environ []string) (values map[s
 		case known:
 			values[key] = value
 		case strings.HasPrefix(name, "PIPELINE_") && !serviceVariable.MatchString(name):
-			errs = append(errs, fmt.Errorf("environment: unknown variable %s%s", name, cli.DidYouMean(name, names)))
+			errs = append(errs, fmt.Errorf("environment: unknown variable %s%s", name, spell.DidYouMean(name, names)))
 		}
 	}
 	// Our own name for it wins over the one that everybody uses.
@@ -235,7 +236,7 @@ func loadFile(byKey map[string]*setting, keys []string, file string) []error {
 				walk(key+".", v)
 				continue
 			case s == nil:
-				errs = append(errs, fmt.Errorf("%s: unknown key %q%s", at, key, cli.DidYouMean(key, keys)))
+				errs = append(errs, fmt.Errorf("%s: unknown key %q%s", at, key, spell.DidYouMean(key, keys)))
 				continue
 			case seen[key] != "":
 				errs = append(errs, fmt.Errorf("%s: %s is set twice, first at %s", at, key, seen[key]))

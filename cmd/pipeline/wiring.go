@@ -20,7 +20,7 @@ import (
 	"github.com/sourcegraph/conc/pool"
 	"go.yaml.in/yaml/v3"
 
-	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/internal/spell"
 	"sluice.example/sluice/internal/tenants"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/buffer"
@@ -183,7 +183,7 @@ func loadTopics(name string, destinations []string) (map[string][]string, error)
 	for _, topic := range slices.Sorted(maps.Keys(file.Topics)) {
 		for _, d := range file.Topics[topic] {
 			if !slices.Contains(destinations, d) {
-				errs = append(errs, fmt.Errorf("topics: %s: topic %q: unknown destination %q%s", name, topic, d, cli.DidYouMean(d, destinations)))
+				errs = append(errs, fmt.Errorf("topics: %s: topic %q: unknown destination %q%s", name, topic, d, spell.DidYouMean(d, destinations)))
 			}
 		}
 	}

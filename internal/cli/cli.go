@@ -115,7 +115,7 @@ func (p Program) Dispatch(ctx context.Context, args []string, env Env) int {
 			names = append(names, c.Name)
 		}
 	}
-	fmt.Fprintf(env.Stderr, "%s: unknown command %q%s\nSee \"%[1]s help\".\n", p.Name, args[0], DidYouMean(args[0], names))
+	fmt.Fprintf(env.Stderr, "%s: unknown command %q%s\nSee \"%[1]s help\".\n", p.Name, args[0], spell.DidYouMean(args[0], names))
 	return 2
 }
 
@@ -151,14 +151,6 @@ func (p Program) printCommands(w io.Writer) {
 Exit status: 0 success, 1 failure, 2 wrong call, 3 done but some input was rejected,
 128 + N stopped at once by a second signal N.
 `, p.Start, p.Name)
-}
-
-// DidYouMean returns `; did you mean "x"?` for the nearest of names, or nothing where none is near.
-func DidYouMean(got string, names []string) string {
-	if nearest := spell.Nearest(got, names, max(2, len(got)/4)); nearest != "" {
-		return fmt.Sprintf("; did you mean %q?", nearest)
-	}
-	return ""
 }
 
 // Count returns "1 rule", "2 rules" and so on.

@@ -10,6 +10,9 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"sluice.example/sluice/internal/duration"
+	"sluice.example/sluice/internal/spell"
 )
 
 // NewFlags makes the flag set of a command. Its --help prints about, an example and the flags, to stdout.
@@ -60,7 +63,7 @@ func Parse(fs *flag.FlagSet, args []string, most int) ([]string, error) {
 		f := fs.Lookup(name)
 		switch {
 		case f == nil:
-			errs = append(errs, fmt.Errorf("unknown flag --%s%s", name, DidYouMean(name, flagNames(fs))))
+			errs = append(errs, fmt.Errorf("unknown flag --%s%s", name, spell.DidYouMean(name, flagNames(fs))))
 			// Its value, where it has one, is not an argument either.
 			if !hasValue && i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") {
 				i++
@@ -113,32 +116,20 @@ func ParseAction(fs *flag.FlagSet, args []string, actions map[string]int) (actio
 	most, known := actions[action]
 	switch {
 	case !known:
-		return "", nil, Usagef("unknown action %q%s", action, DidYouMean(action, slices.Sorted(maps.Keys(actions))))
+		return "", nil, Usagef("unknown action %q%s", action, spell.DidYouMean(action, slices.Sorted(maps.Keys(actions))))
 	case len(rest) > most:
 		return "", nil, Usagef("unexpected argument %q", rest[most])
 	}
 	return action, rest, nil
 }
 
-// Duration adds a flag whose value ParseDuration reads. In its usage the argument stands in `backquotes`.
+// Duration adds a flag for a length of time to p, of the grammar that settings and files have.
 func Duration(fs *flag.FlagSet, p *time.Duration, name string, value time.Duration, usage string) {
 	*p = value
-	fs.Var((*durationFlag)(p), name, usage)
+	fs.Var((*duration.Value)(p), name, usage)
 	if value == 0 {
 		fs.Lookup(name).DefValue = ""
 	}
-}
-
-type durationFlag time.Duration
-
-func (d *durationFlag) String() string { return FormatDuration(time.Duration(*d)) }
-
-func (d *durationFlag) Set(text string) error {
-	v, err := ParseDuration(text)
-	if err == nil {
-		*d = durationFlag(v)
-	}
-	return err
 }
 
 func indent(s string) string {

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"sluice.example/sluice/internal/duration"
 )
 
 // ParseValue reads text into what p points to.
@@ -30,7 +32,7 @@ func ParseValue(p any, unit, text string) error {
 		}
 		*p = v
 	case *time.Duration:
-		v, err := ParseDuration(text)
+		v, err := duration.Parse(text)
 		if err != nil {
 			return err
 		}
@@ -78,7 +80,7 @@ func FormatValue(p any, unit string) string {
 	case *bool:
 		return strconv.FormatBool(*p)
 	case *time.Duration:
-		return FormatDuration(*p)
+		return duration.Format(*p)
 	case *int:
 		return formatInt(int64(*p), unit)
 	case *int32:
@@ -89,51 +91,6 @@ func FormatValue(p any, unit string) string {
 		return strconv.FormatFloat(*p, 'g', -1, 64)
 	}
 	panic(fmt.Sprintf("setting of type %T", p))
-}
-
-var days = regexp.MustCompile(`^(-?)([0-9]+(?:\.[0-9]+)?)d(.*)$`)
-
-// ParseDuration is time.ParseDuration with days, of 24 hours, in front.
-func ParseDuration(text string) (time.Duration, error) {
-	m := days.FindStringSubmatch(text)
-	if m == nil {
-		v, err := time.ParseDuration(text)
-		if err != nil {
-			return 0, fmt.Errorf("%q is not a duration such as 500ms, 30s, 2h or 7d", text)
-		}
-		return v, nil
-	}
-	n, err := strconv.ParseFloat(m[2], 64)
-	if err != nil || n > 106000 {
-		return 0, fmt.Errorf("%q is too long a duration", text)
-	}
-	v := time.Duration(n * float64(24*time.Hour))
-	if m[3] != "" {
-		rest, err := time.ParseDuration(m[3])
-		if err != nil || rest < 0 {
-			return 0, fmt.Errorf("%q is not a duration such as 500ms, 30s, 2h or 7d", text)
-		}
-		v += rest
-	}
-	if m[1] == "-" {
-		v = -v
-	}
-	return v, nil
-}
-
-// FormatDuration is Duration.String without its idle zeros, in days where they are whole: 5m and not 5m0s.
-func FormatDuration(d time.Duration) string {
-	if d != 0 && d%(24*time.Hour) == 0 {
-		return fmt.Sprintf("%dd", d/(24*time.Hour))
-	}
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
 
 var byteUnits = []struct {

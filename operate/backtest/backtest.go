@@ -13,6 +13,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 
 	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/internal/duration"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/evaluate"
 )
@@ -46,7 +47,7 @@ func (o Options) period(now time.Time) (from, to time.Time, err error) {
 				return at.UTC()
 			}
 		}
-		if ago, durationErr := cli.ParseDuration(text); durationErr == nil {
+		if ago, durationErr := duration.Parse(text); durationErr == nil {
 			return now.Add(-ago)
 		}
 		err = errors.Join(err, fmt.Errorf("--%s: %q is no time: use 2026-11-30, 2026-11-30T12:00:00Z, or how long ago, like 7d", name, text))
@@ -64,7 +65,7 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options, file string, known eval
 	b := backtest{samples: o.Samples, json: o.JSON}
 	var err error
 	if o.MaxLate != "" {
-		if b.maxLate, err = cli.ParseDuration(o.MaxLate); err != nil || b.maxLate <= 0 {
+		if b.maxLate, err = duration.Parse(o.MaxLate); err != nil || b.maxLate <= 0 {
 			return cli.Usagef("--max-late: %q is no length of time like 2d", o.MaxLate)
 		}
 	}
