@@ -4,14 +4,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"go.yaml.in/yaml/v3"
 
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/spell"
@@ -65,7 +62,7 @@ func (s *setting) isBool() bool {
 	return ok
 }
 
-// set parses text into the value. On failure the value keeps what it had, and the error names where text stands.
+// set parses text into the value. On failure the value keeps what it had.
 func (s *setting) set(text, source string) error {
 	read := text
 	if s.auto && strings.TrimSpace(text) == "auto" {
@@ -77,7 +74,7 @@ func (s *setting) set(text, source string) error {
 		if s.mask != nil {
 			err = errors.New("can't be parsed")
 		}
-		return fmt.Errorf("%s: %s: %w", source, s.key, err)
+		return fmt.Errorf("%s: %w", s.key, err)
 	}
 	s.source = source
 	return nil
@@ -111,7 +108,7 @@ func loadSettings(settings []*setting, flags map[string]string, environ []string
 		file = f
 	}
 	if file != "" {
-		errs = append(errs, loadFile(byKey, keys, file)...)
+		errs = append(errs, loadFile(byKey, keys, file))
 	}
 	errs = append(errs, envErrs...)
 	for _, s := range settings {
@@ -121,14 +118,14 @@ func loadSettings(settings []*setting, flags map[string]string, environ []string
 				source = "environment DATABASE_URL"
 			}
 			if err := s.set(text, source); err != nil {
-				errs = append(errs, err)
+				errs = append(errs, fmt.Errorf("%s: %w", source, err))
 			}
 		}
 	}
 	for _, s := range settings {
 		if text, ok := flags[s.key]; ok {
 			if err := s.set(text, "flag --"+s.key); err != nil {
-				errs = append(errs, err)
+				errs = append(errs, fmt.Errorf("flag --%s: %w", s.key, err))
 			}
 		}
 	}
@@ -197,68 +194,4 @@ func splitEnvironment(settings []*setting, keys, environ []string) (values map[s
 		}
 	}
 	return values, errs
-}
-
-// loadFile reads a YAML file in which keys are nested, dotted, or both.
-func loadFile(byKey map[string]*setting, keys []string, file string) []error {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return []error{fmt.Errorf("config: %w", err)}
-	}
-	var doc yaml.Node
-	if err := yaml.Unmarshal(text, &doc); err != nil {
-		return []error{fmt.Errorf("%s: %w", file, err)}
-	}
-	if len(doc.Content) == 0 {
-		return nil
-	}
-	var errs []error
-	seen := map[string]string{}
-	var walk func(prefix string, node *yaml.Node)
-	walk = func(prefix string, node *yaml.Node) {
-		if node.Kind == yaml.AliasNode {
-			node = node.Alias
-		}
-		if node.Kind != yaml.MappingNode {
-			errs = append(errs, fmt.Errorf("%s:%d:%d: expected settings as \"key: value\"", file, node.Line, node.Column))
-			return
-		}
-		for i := 0; i+1 < len(node.Content); i += 2 {
-			k, v := node.Content[i], node.Content[i+1]
-			if v.Kind == yaml.AliasNode {
-				v = v.Alias
-			}
-			at := fmt.Sprintf("%s:%d:%d", file, k.Line, k.Column)
-			key := prefix + k.Value
-			s := byKey[key]
-			switch {
-			case s == nil && v.Kind == yaml.MappingNode && slices.ContainsFunc(keys, func(k string) bool { return strings.HasPrefix(k, key+".") }):
-				walk(key+".", v)
-				continue
-			case s == nil:
-				errs = append(errs, fmt.Errorf("%s: unknown key %q%s", at, key, spell.DidYouMean(key, keys)))
-				continue
-			case seen[key] != "":
-				errs = append(errs, fmt.Errorf("%s: %s is set twice, first at %s", at, key, seen[key]))
-				continue
-			}
-			seen[key] = at
-			value := v.Value
-			if v.Kind == yaml.SequenceNode {
-				var parts []string
-				for _, item := range v.Content {
-					parts = append(parts, item.Value)
-				}
-				value = strings.Join(parts, ",")
-			} else if v.Kind != yaml.ScalarNode {
-				errs = append(errs, fmt.Errorf("%s: %s takes one value", at, key))
-				continue
-			}
-			if err := s.set(value, at); err != nil {
-				errs = append(errs, err)
-			}
-		}
-	}
-	walk("", doc.Content[0])
-	return errs
 }

@@ -1,26 +1,19 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"os"
 	"os/signal"
 	"runtime"
-	"slices"
 	"syscall"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sourcegraph/conc/pool"
-	"go.yaml.in/yaml/v3"
 
-	"sluice.example/sluice/internal/spell"
 	"sluice.example/sluice/internal/tenants"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/buffer"
@@ -100,7 +93,7 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 		failed(err)
 	}
 	if cfg.topics != "" {
-		p.topics, err = loadTopics(cfg.topics, p.destinations.Names())
+		p.topics, err = p.destinations.LoadTopics(cfg.topics)
 		failed(err)
 	}
 
@@ -160,34 +153,6 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 		failed(err)
 	}
 	return p, errors.Join(errs...)
-}
-
-// loadTopics reads what an application's messages may name instead of a destination:
-//
-//	topics:
-//	  orders: [crm, billing]
-func loadTopics(name string, destinations []string) (map[string][]string, error) {
-	text, err := os.ReadFile(name)
-	if err != nil {
-		return nil, fmt.Errorf("topics: %w", err)
-	}
-	var file struct {
-		Topics map[string][]string `yaml:"topics"`
-	}
-	in := yaml.NewDecoder(bytes.NewReader(text))
-	in.KnownFields(true)
-	if err := in.Decode(&file); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("topics: %s: %w", name, err)
-	}
-	var errs []error
-	for _, topic := range slices.Sorted(maps.Keys(file.Topics)) {
-		for _, d := range file.Topics[topic] {
-			if !slices.Contains(destinations, d) {
-				errs = append(errs, fmt.Errorf("topics: %s: topic %q: unknown destination %q%s", name, topic, d, spell.DidYouMean(d, destinations)))
-			}
-		}
-	}
-	return file.Topics, errors.Join(errs...)
 }
 
 // loadRules reads the rules file, knowing the tenants and destinations of this process.
