@@ -19,11 +19,14 @@ import (
 
 var update = flag.Bool("update", false, "write what the program says into the documents and lists that tests compare with it")
 
-const operationsFile = "../../docs/operations.md"
+const (
+	operationsFile = "../../docs/operations.md"
+	referenceFile  = "../../docs/reference.md"
+)
 
-// The tables of settings and metrics in docs/operations.md are what the program has.
-func TestOperationsDocument(t *testing.T) {
-	text, err := os.ReadFile(operationsFile)
+// The tables of settings and metrics in docs/reference.md are what the program has.
+func TestReferenceDocument(t *testing.T) {
+	text, err := os.ReadFile(referenceFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +35,7 @@ func TestOperationsDocument(t *testing.T) {
 		begin, end := "<!-- "+name+" -->\n", "<!-- /"+name+" -->"
 		a, b := strings.Index(want, begin), strings.Index(want, end)
 		if a < 0 || b < a {
-			t.Fatalf("%s has no %q ... %q", operationsFile, begin, end)
+			t.Fatalf("%s has no %q ... %q", referenceFile, begin, end)
 		}
 		want = want[:a+len(begin)] + table + want[b:]
 	}
@@ -40,7 +43,7 @@ func TestOperationsDocument(t *testing.T) {
 		return
 	}
 	if *update {
-		if err := os.WriteFile(operationsFile, []byte(want), 0o644); err != nil {
+		if err := os.WriteFile(referenceFile, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
@@ -48,7 +51,7 @@ func TestOperationsDocument(t *testing.T) {
 	got, wanted := strings.Split(string(text), "\n"), strings.Split(want, "\n")
 	for i := range wanted {
 		if i >= len(got) || got[i] != wanted[i] {
-			t.Fatalf("%s:%d differs from the program, which says\n%s\nRun: go test ./cmd/pipeline -run TestOperationsDocument -update", operationsFile, i+1, wanted[i])
+			t.Fatalf("%s:%d differs from the program, which says\n%s\nRun: go test ./cmd/pipeline -run TestReferenceDocument -update", referenceFile, i+1, wanted[i])
 		}
 	}
 }

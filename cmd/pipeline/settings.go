@@ -16,7 +16,7 @@ import (
 )
 
 // setting is one value that an operator may set, in a file, in the environment or by a flag, under one name. The table
-// in config.go is the only place that lists them: parsing, "pipeline config", --help and docs/operations.md all come
+// in config.go is the only place that lists them: parsing, "pipeline config", --help and docs/reference.md all come
 // from it.
 type setting struct {
 	// key is "stage.name" in kebab case. The flag is --stage.name, the variable PIPELINE_STAGE_NAME.
