@@ -107,7 +107,8 @@ func TestOpenLoopCountsFromWhenARequestWasDue(t *testing.T) {
 	go func() { done <- server.Serve(l) }()
 	defer func() { server.Shutdown(); <-done }()
 	time.AfterFunc(500*time.Millisecond, func() { close(release) })
-	tally, err := (&load{url: "http://" + l.Addr().String(), events: newEvents(t, Shape{PerRequest: 1}), connections: 1}).paced(t.Context(), 100, time.Second)
+	tally, err := (&load{url: "http://" + l.Addr().String(), events: newEvents(t, Shape{PerRequest: 1}),
+		connections: 1}).paced(t.Context(), 100, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,13 +126,16 @@ func TestParseSweep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(points) != 8 || Label("ingest", points[0]) != "writers=1 batch=500 linger=0" || Label("ingest", points[7]) != "writers=2 batch=2000 linger=5ms" {
+	if len(points) != 8 || Label("ingest", points[0]) != "writers=1 batch=500 linger=0" ||
+		Label("ingest", points[7]) != "writers=2 batch=2000 linger=5ms" {
 		t.Errorf("8 combinations wanted, got %v", points)
 	}
-	if points, err := ParseSweep("deliver", ""); err != nil || len(points) != 1 || Label("deliver", points[0]) != "concurrency=64 batch=1000 lease=1m" {
+	if points, err := ParseSweep("deliver", ""); err != nil || len(points) != 1 ||
+		Label("deliver", points[0]) != "concurrency=64 batch=1000 lease=1m" {
 		t.Errorf("an empty sweep gives %v, %v; want the defaults", points, err)
 	}
-	for text, want := range map[string]string{"500,batch=1": "begin with an axis", "lease=1m": "unknown axis", "batch=x": "not a count", "linger=5": "not a duration", "batch=1,batch=2": "twice", "writers=0": "not a count"} {
+	for text, want := range map[string]string{"500,batch=1": "begin with an axis", "lease=1m": "unknown axis",
+		"batch=x": "not a count", "linger=5": "not a duration", "batch=1,batch=2": "twice", "writers=0": "not a count"} {
 		if _, err := ParseSweep("ingest", text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ParseSweep(%q) = %v, want %q", text, err, want)
 		}
@@ -139,7 +143,8 @@ func TestParseSweep(t *testing.T) {
 }
 
 func point(writers, batch string, rate, p99 float64) Point {
-	return Point{Settings: map[string]string{"writers": writers, "batch": batch, "linger": "5ms"}, Rate: Spread{rate, rate, rate}, Latency: &Latency{P99: p99}}
+	return Point{Settings: map[string]string{"writers": writers, "batch": batch, "linger": "5ms"},
+		Rate: Spread{rate, rate, rate}, Latency: &Latency{P99: p99}}
 }
 
 func TestKnee(t *testing.T) {
@@ -163,10 +168,13 @@ func TestKnee(t *testing.T) {
 
 func TestCheckSaysHonestly(t *testing.T) {
 	for want, c := range map[string]Check{
-		"of raw COPY 0.66, floor 0.70: BELOW":                   {What: "of raw COPY", Got: Spread{Median: 0.66}, Bound: 0.7, Floor: true},
-		"of raw COPY 0.71, floor 0.70: met":                     {What: "of raw COPY", Got: Spread{Median: 0.71}, Bound: 0.7, Floor: true},
-		"p99 61.0 ms, at most 50.0 ms: ABOVE":                   atMost("p99", 61, 50),
-		"program CPU 4.00 us/event, at most 5.00 us/event: met": {What: "program CPU", Got: Spread{Median: 4}, Unit: "us/event", Bound: 5},
+		"of raw COPY 0.66, floor 0.70: BELOW": {What: "of raw COPY", Got: Spread{Median: 0.66}, Bound: 0.7,
+			Floor: true},
+		"of raw COPY 0.71, floor 0.70: met": {What: "of raw COPY", Got: Spread{Median: 0.71}, Bound: 0.7,
+			Floor: true},
+		"p99 61.0 ms, at most 50.0 ms: ABOVE": atMost("p99", 61, 50),
+		"program CPU 4.00 us/event, at most 5.00 us/event: met": {What: "program CPU", Got: Spread{Median: 4},
+			Unit: "us/event", Bound: 5},
 	} {
 		if c.String() != want {
 			t.Errorf("%q, want %q", c, want)
@@ -176,7 +184,8 @@ func TestCheckSaysHonestly(t *testing.T) {
 
 // A report with a loss shows no rate for that path.
 func TestReportsOfALoss(t *testing.T) {
-	r := &Report{Results: []Result{{Name: "ingest", Unit: "event", Rate: Spread{77_777, 77_777, 77_777}, Books: Books{Acknowledged: 100, Lost: 1}}}}
+	r := &Report{Results: []Result{{Name: "ingest", Unit: "event", Rate: Spread{77_777, 77_777, 77_777},
+		Books: Books{Acknowledged: 100, Lost: 1}}}}
 	if err := r.Err(); err == nil || !strings.Contains(err.Error(), "ingest: lost 1, doubled 0 of 100") {
 		t.Errorf("Err() = %v", err)
 	}
@@ -184,7 +193,8 @@ func TestReportsOfALoss(t *testing.T) {
 	if err := WriteTable(&table, r); err != nil {
 		t.Fatal(err)
 	}
-	if text := table.String(); strings.Contains(text, "77,777") || !strings.Contains(strings.ToLower(text), "books do not balance") {
+	if text := table.String(); strings.Contains(text, "77,777") || !strings.Contains(strings.ToLower(text),
+		"books do not balance") {
 		t.Errorf("the table shows the rate of a path that lost an event, or not that it did:\n%s", text)
 	}
 }

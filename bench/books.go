@@ -40,7 +40,8 @@ func (b *Books) Err() error {
 	if b.Lost == 0 && b.Doubled == 0 && len(b.Faults) == 0 {
 		return nil
 	}
-	return fmt.Errorf("lost %d, doubled %d of %d acknowledged events; %s", b.Lost, b.Doubled, b.Acknowledged, strings.Join(b.Faults, "; "))
+	return fmt.Errorf("lost %d, doubled %d of %d acknowledged events; %s", b.Lost, b.Doubled, b.Acknowledged,
+		strings.Join(b.Faults, "; "))
 }
 
 // reconcile compares a round with the database and with the program's own books. before is what they said when the
@@ -55,7 +56,8 @@ func reconcile(ctx context.Context, db *Database, p *Program, before *books.Answ
 	b.fault(t.refused == 0 && ids > t.stored, "%d events are stored of which the answers said nothing", ids-t.stored)
 	b.fault(t.rejected > 0, "%d events were rejected", t.rejected)
 	b.fault(t.refused > 0, "%d events were refused: %s", t.refused, t.refusal)
-	b.fault(t.refused == 0 && t.duplicate != t.repeats, "%d events were sent twice and %d answered as duplicates", t.repeats, t.duplicate)
+	b.fault(t.refused == 0 && t.duplicate != t.repeats, "%d events were sent twice and %d answered as duplicates",
+		t.repeats, t.duplicate)
 	after, err := p.books(ctx, before.Mark)
 	if err != nil {
 		return b, err

@@ -34,7 +34,8 @@ func BenchmarkClaim(b *testing.B) {
 			b.Error(err)
 		}
 	})
-	q, err := claim.New(claim.DefaultConfig(), pg.Pool, claim.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	q, err := claim.New(claim.DefaultConfig(), pg.Pool, claim.NewMetrics(prometheus.NewRegistry()),
+		slog.New(slog.DiscardHandler))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -76,8 +77,10 @@ func BenchmarkClaim(b *testing.B) {
 
 		reset()
 		for range 10 {
-			exec(`insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, payload, status, attempts, finished_at)
-				select 1, 'welcome', 'user-' || i, 'key-' || i, 'crm', '{"plan":"pro"}', 'sent', 1, now() from generate_series(1, $1::int) i`, finishedRows/10)
+			exec(`insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, payload, status,
+					attempts, finished_at)
+				select 1, 'welcome', 'user-' || i, 'key-' || i, 'crm', '{"plan":"pro"}', 'sent', 1, now()
+				from generate_series(1, $1::int) i`, finishedRows/10)
 		}
 		exec(`vacuum analyze outbox`)
 		exec(`checkpoint`)

@@ -103,7 +103,8 @@ func measure(db *Database, pid int, work func() error) (cost, error) {
 	err := work()
 	c := cost{wall: time.Since(start)}
 	after := read()
-	c.program, c.postgres, c.generator = after.program-before.program, after.postgres-before.postgres, after.generator-before.generator
+	c.program, c.postgres, c.generator = after.program-before.program, after.postgres-before.postgres,
+		after.generator-before.generator
 	return c, err
 }
 

@@ -37,8 +37,9 @@ type Database struct {
 // days before today have their partition, as many as the spread-out input of ingest-days has.
 const days = 20
 
-// OpenDatabase creates the database. Without a url it starts a private PostgreSQL with the program's own settings, fsync
-// and synchronous_commit on. With one it creates a database beside the one that url names, which it does not touch.
+// OpenDatabase creates the database. Without a url it starts a private PostgreSQL with the program's own settings,
+// fsync and synchronous_commit on. With one it creates a database beside the one that url names, which it does not
+// touch.
 func OpenDatabase(ctx context.Context, url string) (_ *Database, err error) {
 	db := &Database{server: url}
 	defer func() {
@@ -69,7 +70,9 @@ func OpenDatabase(ctx context.Context, url string) (_ *Database, err error) {
 	if _, err := schema.Migrate(ctx, conn, slog.New(slog.DiscardHandler)); err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
-	if _, err := conn.Exec(ctx, `select create_events_partition((now() at time zone 'UTC')::date + n) from generate_series(-$1::int, 2) n`, days); err != nil {
+	if _, err := conn.Exec(ctx,
+		`select create_events_partition((now() at time zone 'UTC')::date + n) from generate_series(-$1::int, 2) n`,
+		days); err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
 	if db.Pool, err = pgxpool.New(ctx, db.URL); err != nil {
@@ -157,7 +160,8 @@ func (db *Database) reset(ctx context.Context) error {
 		return fmt.Errorf("bench: %w", err)
 	}
 	var refused *pgconn.PgError
-	if _, err := db.Pool.Exec(ctx, `checkpoint`); err != nil && !errors.As(err, &refused) { // it takes a right that a user may lack
+	// it takes a right that a user may lack
+	if _, err := db.Pool.Exec(ctx, `checkpoint`); err != nil && !errors.As(err, &refused) {
 		return fmt.Errorf("bench: %w", err)
 	}
 	return nil
@@ -175,8 +179,10 @@ type volume struct{ wal, events, outbox int64 }
 func (db *Database) volume(ctx context.Context) (v volume, err error) {
 	const volumeSQL = `
 select pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint,
-    (select coalesce(sum(pg_total_relation_size(inhrelid)), 0)::bigint from pg_inherits where inhparent = 'events'::regclass),
-    pg_total_relation_size('outbox') + pg_total_relation_size('outbox_attempts') + pg_total_relation_size('dedupe_keys')`
+    (select coalesce(sum(pg_total_relation_size(inhrelid)), 0)::bigint
+        from pg_inherits where inhparent = 'events'::regclass),
+    pg_total_relation_size('outbox') + pg_total_relation_size('outbox_attempts')
+        + pg_total_relation_size('dedupe_keys')`
 	err = db.Pool.QueryRow(ctx, volumeSQL).Scan(&v.wal, &v.events, &v.outbox)
 	return v, err
 }

@@ -23,7 +23,8 @@ const destinationConns = 64
 const promiseSQL = `
 insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, payload, rule_id, run_after)
 select 1, 'rule-0', 'u-' || i, gen_random_uuid()::text, 'receiver',
-    jsonb_build_object('user_id', 'u-' || i, 'event_id', gen_random_uuid(), 'price_cents', i), 'rule-0', now() + $2::float8 * interval '1 second'
+    jsonb_build_object('user_id', 'u-' || i, 'event_id', gen_random_uuid(), 'price_cents', i), 'rule-0',
+    now() + $2::float8 * interval '1 second'
 from generate_series(1, $1::bigint) i`
 
 // promise makes messages that are due after a while, and leaves the table as autovacuum would.
@@ -45,7 +46,8 @@ func (l *lab) claim(ctx context.Context) ([]Result, error) {
 	const batch = 1000
 	rounds, n := pick(l, 3, 5), pick(l, 10_000, 40_000)
 	own, floor := &side{stages: map[string][]float64{}}, &side{}
-	queue, err := claim.New(claim.DefaultConfig(), l.db.Pool, claim.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+	queue, err := claim.New(claim.DefaultConfig(), l.db.Pool, claim.NewMetrics(prometheus.NewRegistry()),
+		slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
@@ -56,8 +58,12 @@ func (l *lab) claim(ctx context.Context) ([]Result, error) {
 			return nil, err
 		}
 		spent, err := measure(l.db, 0, func() error {
-			const leaseSQL = `update outbox set locked_until = now() + interval '1 minute', lease_token = gen_random_uuid(), attempts = attempts + 1 where message_id between $1 and $2`
-			const finishSQL = `update outbox set status = 'sent', finished_at = now(), locked_until = null, lease_token = null where message_id between $1 and $2`
+			const leaseSQL = `
+update outbox set locked_until = now() + interval '1 minute', lease_token = gen_random_uuid(), attempts = attempts + 1
+where message_id between $1 and $2`
+			const finishSQL = `
+update outbox set status = 'sent', finished_at = now(), locked_until = null, lease_token = null
+where message_id between $1 and $2`
 			var first int64
 			if err := l.db.Pool.QueryRow(ctx, `select min(message_id) from outbox`).Scan(&first); err != nil {
 				return err
@@ -90,7 +96,8 @@ func (l *lab) claim(ctx context.Context) ([]Result, error) {
 				results := make([]pipeline.Result, len(leases))
 				for i, lease := range leases {
 					leased[lease.ID]++
-					results[i] = pipeline.Result{MessageID: lease.ID, Token: lease.Token, Status: pipeline.Sent, HTTPStatus: 200, StartedAt: time.Now(), Latency: time.Millisecond}
+					results[i] = pipeline.Result{MessageID: lease.ID, Token: lease.Token, Status: pipeline.Sent, HTTPStatus: 200,
+						StartedAt: time.Now(), Latency: time.Millisecond}
 				}
 				if late, err := queue.Finish(ctx, results); err != nil || late > 0 {
 					return errors.Join(err, fmt.Errorf("bench: %d results came late", late))
@@ -110,7 +117,8 @@ func (l *lab) claim(ctx context.Context) ([]Result, error) {
 		books.fault(sent != int64(n), "%d of %d messages are recorded as sent", sent, n)
 	}
 	own.books = books
-	r := own.result("claim", "leasing due messages and recording results, 1,000 at a time, one worker", &Floor{Name: "two plain updates of the same rows", rates: floor.rates, CPU: floor.medianCPU()})
+	r := own.result("claim", "leasing due messages and recording results, 1,000 at a time, one worker",
+		&Floor{Name: "two plain updates of the same rows", rates: floor.rates, CPU: floor.medianCPU()})
 	r.Unit = "message"
 	r.Note = "the claimer runs inside the generator; no floor is asked for"
 	return []Result{r}, nil
@@ -129,9 +137,9 @@ func (db *Database) finished(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-// awaitSent waits until no message is left to be sent. It returns with an error where nothing moves for a minute. Before
-// the receiver got as many requests as are expected it does not ask the database, whose work for the answer would be
-// measured too.
+// awaitSent waits until no message is left to be sent. It returns with an error where nothing moves for a minute.
+// Before the receiver got as many requests as are expected it does not ask the database, whose work for the answer
+// would be measured too.
 func (db *Database) awaitSent(ctx context.Context, r *receiver, expected int64) error {
 	const openSQL = `select exists (select from outbox where status in ('pending', 'failed'))`
 	moved, last := time.Now(), int64(-1)
@@ -168,7 +176,8 @@ func (l *lab) delivery(ctx context.Context) (_ []Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := startPipeline(ctx, l.Pipeline, l.dir, l.db, append(args, "--roles", "deliver", "--deliver.poll-interval", "10ms")...)
+	p, err := startPipeline(ctx, l.Pipeline, l.dir, l.db, append(args, "--roles", "deliver", "--deliver.poll-interval",
+		"10ms")...)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +205,8 @@ func (l *lab) delivery(ctx context.Context) (_ []Result, err error) {
 		own.spent(cpu)
 		own.books.merge(books)
 	}
-	r := own.result("delivery", fmt.Sprintf("due rows to sent and recorded, signed POST, local receiver, %d connections", destinationConns),
+	r := own.result("delivery", fmt.Sprintf("due rows to sent and recorded, signed POST, local receiver, %d connections",
+		destinationConns),
 		&Floor{Name: "bare signing sender, no database", rates: floor.rates, CPU: floor.medianCPU()})
 	r.Unit = "message"
 	r.Checks = []Check{{What: "of a bare sender", Got: r.Floor.Ratio, Bound: 1.0 / 3, Floor: true}}
@@ -210,7 +220,8 @@ type bareRun struct {
 
 // sendBare runs the bare sender as a process of its own, since the program is one too.
 func (l *lab) sendBare(ctx context.Context, url string, n int) (b bareRun, err error) {
-	cmd := exec.CommandContext(ctx, l.Lab, "floor-sender", "--url", url, "--messages", strconv.Itoa(n), "--connections", strconv.Itoa(destinationConns))
+	cmd := exec.CommandContext(ctx, l.Lab, "floor-sender", "--url", url, "--messages", strconv.Itoa(n), "--connections",
+		strconv.Itoa(destinationConns))
 	var out []byte
 	spent, err := measure(l.db, 0, func() error {
 		out, err = cmd.Output()
@@ -253,7 +264,8 @@ func (db *Database) promiseAhead(ctx context.Context, r *receiver, n int) error 
 }
 
 // deliverOnce makes n messages and waits until the program has sent and recorded them.
-func (l *lab) deliverOnce(ctx context.Context, p *Program, sink *receiver, n int) (rate float64, cpu CPU, books Books, err error) {
+func (l *lab) deliverOnce(ctx context.Context, p *Program, sink *receiver, n int) (rate float64, cpu CPU, books Books,
+	err error) {
 	if err := l.db.promiseAhead(ctx, sink, n); err != nil {
 		return 0, cpu, books, err
 	}
@@ -321,18 +333,21 @@ func (l *lab) trip(ctx context.Context, rate float64) (_ []Result, err error) {
 		s.books.fault(way.unknown > 0, "%d messages arrived that nobody asked for", way.unknown)
 		s.latency = way.times.summary()
 		r = s.result(name, title, nil)
-		r.Note = fmt.Sprintf("%d messages, latency counted from when the post was due to the arrival at the receiver", messages)
+		r.Note = fmt.Sprintf("%d messages, latency counted from when the post was due to the arrival at the receiver",
+			messages)
 		if most > 0 {
 			r.Checks = []Check{atMost("p99", s.latency.P99, most)}
 		}
 		return r, nil
 	}
 	d := pick(l, 5*time.Second, 20*time.Second)
-	busy, err := measured("trip", "post to receiver at a quarter of the highest ingest rate, 5 % matching", Shape{PerRequest: 100, Matching: 0.05}, rate/4, d, 0)
+	busy, err := measured("trip", "post to receiver at a quarter of the highest ingest rate, 5 % matching",
+		Shape{PerRequest: 100, Matching: 0.05}, rate/4, d, 0)
 	if err != nil {
 		return nil, err
 	}
-	idle, err := measured("trip-idle", "post to receiver at 50 events a second, all matching", Shape{PerRequest: 1, Matching: 1}, 50, d, 20)
+	idle, err := measured("trip-idle", "post to receiver at 50 events a second, all matching",
+		Shape{PerRequest: 1, Matching: 1}, 50, d, 20)
 	return []Result{busy, idle}, err
 }
 

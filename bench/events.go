@@ -91,10 +91,14 @@ func (e *Events) write(w *bytes.Buffer, rng *rand.Rand, slot int, now time.Time)
 	visitor := rng.IntN(20_000)
 	w.WriteString(`{"event_id":"`)
 	offset = w.Len()
-	fmt.Fprintf(w, `%s","event_name":"%s","occurred_at":"%s","anonymous_id":"a-%06d","user_id":"u-%06d","session_id":"s-%08d",`+
-		`"page_url":"https://shop.example/products/%d","referrer":"https://search.example/","user_agent":"Mozilla/5.0 (X11; Linux x86_64)",`+
-		`"properties":{"sku":"SKU-%05d","price_cents":%d,"currency":"EUR","position":%d,"lane":%d,"variant":"blue/large","in_stock":true}}`,
-		e.id(int64(slot)), name, now.AddDate(0, 0, -(slot%max(1, s.Days))).Add(time.Duration(slot)*time.Microsecond).Format("2006-01-02T15:04:05.000000Z"),
+	fmt.Fprintf(w,
+		`%s","event_name":"%s","occurred_at":"%s","anonymous_id":"a-%06d","user_id":"u-%06d","session_id":"s-%08d",`+
+			`"page_url":"https://shop.example/products/%d","referrer":"https://search.example/",`+
+			`"user_agent":"Mozilla/5.0 (X11; Linux x86_64)",`+
+			`"properties":{"sku":"SKU-%05d","price_cents":%d,"currency":"EUR","position":%d,"lane":%d,`+
+			`"variant":"blue/large","in_stock":true}}`,
+		e.id(int64(slot)), name, now.AddDate(0, 0, -(slot%max(1, s.Days))).Add(time.Duration(slot)*time.Microsecond).Format(
+			"2006-01-02T15:04:05.000000Z"),
 		visitor, visitor, visitor*7+slot%3, rng.IntN(5000), rng.IntN(5000), rng.IntN(90_000), rng.IntN(40), lane)
 	return offset
 }
@@ -169,15 +173,17 @@ func (e *Events) prepareRows(ctx context.Context, db *Database) error {
 	if _, err := conn.Exec(ctx, `create temporary table request (n int, body jsonb)`); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
-	if _, err = conn.CopyFrom(ctx, pgx.Identifier{"request"}, []string{"n", "body"}, pgx.CopyFromSlice(len(e.bodies), func(i int) ([]any, error) {
-		return []any{i, string(e.bodies[i])}, nil
-	})); err != nil {
+	if _, err = conn.CopyFrom(ctx, pgx.Identifier{"request"}, []string{"n", "body"},
+		pgx.CopyFromSlice(len(e.bodies), func(i int) ([]any, error) {
+			return []any{i, string(e.bodies[i])}, nil
+		})); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
 	const rowsSQL = `
 		select e.event_id, 1, e.event_name, e.occurred_at, e.anonymous_id, e.user_id, e.session_id, e.page_url, e.referrer,
 			e.user_agent, e.properties, now(), null::text
-		from request, jsonb_to_recordset(body) as e (event_id uuid, event_name text, occurred_at timestamptz, anonymous_id text,
+		from request, jsonb_to_recordset(body) as e (event_id uuid, event_name text, occurred_at timestamptz,
+			anonymous_id text,
 			user_id text, session_id text, page_url text, referrer text, user_agent text, properties jsonb)
 		order by n`
 	var stream bytes.Buffer
@@ -185,7 +191,10 @@ func (e *Events) prepareRows(ctx context.Context, db *Database) error {
 		return fmt.Errorf("bench: %w", err)
 	}
 	rows, _ := conn.Query(ctx, rowsSQL) // rows carries the error
-	if e.values, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) ([]any, error) { return row.Values() }); err != nil {
+	if e.values, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) ([]any,
+		error) {
+		return row.Values()
+	}); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
 	properties := slices.Index(copyEventsColumns, "properties")

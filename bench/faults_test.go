@@ -169,8 +169,9 @@ func TestFindsASlowCommit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Programs: Programs{Pipeline: program}, DatabaseURL: pgtest.URL(t), Planted: func(ctx context.Context, db *Database) error {
-		_, err := db.Pool.Exec(ctx, `
+	o := Options{Programs: Programs{Pipeline: program}, DatabaseURL: pgtest.URL(t),
+		Planted: func(ctx context.Context, db *Database) error {
+			_, err := db.Pool.Exec(ctx, `
 create function slow() returns trigger language plpgsql as $$
 begin
     if current_setting('bench.slept', true) is distinct from pg_current_xact_id()::text then
@@ -179,9 +180,10 @@ begin
     return null;
 end
 $$;
-create constraint trigger slow after insert on events deferrable initially deferred for each row execute function slow()`)
-		return err
-	}}
+create constraint trigger slow after insert on events deferrable initially deferred
+    for each row execute function slow()`)
+			return err
+		}}
 	base := Base{Shape: Shape{PerRequest: 20}, Connections: 4, Duration: 600 * time.Millisecond, Rounds: 1, BoundMS: 50}
 	file := filepath.Join(t.TempDir(), "sweep.json")
 	points, err := ParseSweep("ingest", "")
@@ -193,20 +195,24 @@ create constraint trigger slow after insert on events deferrable initially defer
 		t.Fatal(err)
 	}
 	p := sweep.Points[0]
-	if p.Latency.P50 < 300 || p.Stages["commit_ms"] < 300 || !strings.Contains(sweep.Knee.Why, "no setting kept p99 within 50 ms") {
-		t.Errorf("p50 %g ms, COMMIT %g ms, knee %q; want all to tell of 300 ms", p.Latency.P50, p.Stages["commit_ms"], sweep.Knee.Why)
+	if p.Latency.P50 < 300 || p.Stages["commit_ms"] < 300 ||
+		!strings.Contains(sweep.Knee.Why, "no setting kept p99 within 50 ms") {
+		t.Errorf("p50 %g ms, COMMIT %g ms, knee %q; want all to tell of 300 ms", p.Latency.P50, p.Stages["commit_ms"],
+			sweep.Knee.Why)
 	}
 	if c := atMost("p50", p.Latency.P50, 15); c.Met() {
 		t.Errorf("%s", c)
 	}
 
 	// What is done is not run again: this one could not run at all.
-	again, err := RunSweep(t.Context(), Options{Programs: Programs{Pipeline: "/nonexistent"}}, "ingest", base, points, file)
+	again, err := RunSweep(t.Context(), Options{Programs: Programs{Pipeline: "/nonexistent"}}, "ingest", base, points,
+		file)
 	if err != nil || len(again.Points) != 1 || again.Points[0].Rate != p.Rate {
 		t.Errorf("a finished sweep gives %+v, %v; want what the file holds", again, err)
 	}
 	base.Rounds = 2
-	if _, err := RunSweep(t.Context(), o, "ingest", base, points, file); err == nil || !strings.Contains(err.Error(), "other conditions") {
+	if _, err := RunSweep(t.Context(), o, "ingest", base, points, file); err == nil ||
+		!strings.Contains(err.Error(), "other conditions") {
 		t.Errorf("a sweep with other conditions goes on in the same file: %v", err)
 	}
 }

@@ -33,7 +33,8 @@ const rawWriters = 2
 
 // rawCopy is the floor of ingest: ready-made binary COPY streams of the same rows into the same table, 2,000 rows a
 // transaction, over two connections, for d.
-func rawCopy(ctx context.Context, db *Database, e *Events, d time.Duration) (rows int64, wall time.Duration, err error) {
+func rawCopy(ctx context.Context, db *Database, e *Events, d time.Duration) (rows int64, wall time.Duration,
+	err error) {
 	return copyBlocks(ctx, db, e, d, "raw COPY", func() blockCopier {
 		var stream []byte
 		return func(ctx context.Context, conn *pgx.Conn, block int64) error {
@@ -46,15 +47,17 @@ func rawCopy(ctx context.Context, db *Database, e *Events, d time.Duration) (row
 
 // pgxCopy is what a Go program without anything else pays for raw COPY: the same rows as rawCopy, in Go's types from
 // memory, encoded by pgx's own CopyFrom.
-func pgxCopy(ctx context.Context, db *Database, e *Events, d time.Duration) (rows int64, wall time.Duration, err error) {
+func pgxCopy(ctx context.Context, db *Database, e *Events, d time.Duration) (rows int64, wall time.Duration,
+	err error) {
 	return copyBlocks(ctx, db, e, d, "COPY by pgx", func() blockCopier {
 		row := make([]any, len(copyEventsColumns))
 		return func(ctx context.Context, conn *pgx.Conn, block int64) error {
-			_, err := conn.CopyFrom(ctx, pgx.Identifier{"events"}, copyEventsColumns, pgx.CopyFromSlice(slots, func(i int) ([]any, error) {
-				copy(row, e.values[i])
-				row[0] = pgtype.UUID{Bytes: e.id(block*slots + int64(i)), Valid: true}
-				return row, nil
-			}))
+			_, err := conn.CopyFrom(ctx, pgx.Identifier{"events"}, copyEventsColumns,
+				pgx.CopyFromSlice(slots, func(i int) ([]any, error) {
+					copy(row, e.values[i])
+					row[0] = pgtype.UUID{Bytes: e.id(block*slots + int64(i)), Valid: true}
+					return row, nil
+				}))
 			return err
 		}
 	})
@@ -64,7 +67,8 @@ func pgxCopy(ctx context.Context, db *Database, e *Events, d time.Duration) (row
 type blockCopier func(ctx context.Context, conn *pgx.Conn, block int64) error
 
 // copyBlocks stores one block after the other over each of rawWriters connections, which have a copier each, for d.
-func copyBlocks(ctx context.Context, db *Database, e *Events, d time.Duration, what string, copier func() blockCopier) (rows int64, wall time.Duration, err error) {
+func copyBlocks(ctx context.Context, db *Database, e *Events, d time.Duration, what string,
+	copier func() blockCopier) (rows int64, wall time.Duration, err error) {
 	start := time.Now()
 	first := e.take(slots / int64(e.shape.PerRequest) * 20_000) // more than any round plays
 	var block, played atomic.Int64
@@ -113,7 +117,8 @@ func ServeFloor(ctx context.Context, ready string) error {
 			return true
 		})
 		ctx.SetContentType("application/json")
-		ctx.Response.SetBodyRaw(append(strconv.AppendInt([]byte(`{"stored":`), int64(stored), 10), `,"duplicate":0,"rejected":0,"events":[]}`...))
+		ctx.Response.SetBodyRaw(append(strconv.AppendInt([]byte(`{"stored":`), int64(stored), 10),
+			`,"duplicate":0,"rejected":0,"events":[]}`...))
 	}}
 	if err := (cli.Ready{URL: "http://" + l.Addr().String(), Pid: os.Getpid()}).Write(ready); err != nil {
 		return err
@@ -132,7 +137,9 @@ func SendFloor(ctx context.Context, url string, messages, connections int, out i
 	}
 	client := &fasthttp.Client{MaxConnsPerHost: connections, ReadTimeout: time.Minute, WriteTimeout: time.Minute}
 	defer client.CloseIdleConnections()
-	body := []byte(`{"rule":"rule-0","data":{"user_id":"u-012345","event_id":"018f3f5e-7c1a-7d40-9a51-0123456789ab","price_cents":12345}}`)
+	body := []byte(
+		`{"rule":"rule-0","data":{"user_id":"u-012345",` +
+			`"event_id":"018f3f5e-7c1a-7d40-9a51-0123456789ab","price_cents":12345}}`)
 	var next atomic.Int64
 	start := time.Now()
 	p := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
@@ -178,5 +185,6 @@ func SendFloor(ctx context.Context, url string, messages, connections int, out i
 	if err := p.Wait(); err != nil {
 		return err
 	}
-	return json.NewEncoder(out).Encode(map[string]any{"msg": "sent", "seconds": time.Since(start).Seconds(), "cpu_seconds": selfCPU().Seconds()})
+	return json.NewEncoder(out).Encode(map[string]any{"msg": "sent", "seconds": time.Since(start).Seconds(),
+		"cpu_seconds": selfCPU().Seconds()})
 }

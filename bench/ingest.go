@@ -78,7 +78,10 @@ func (l *lab) ingest(ctx context.Context) (_ []Result, err error) {
 		rawRates = append(rawRates, float64(rows)/wall.Seconds())
 		rawCPU.spent(spent.per(rows))
 		for _, s := range sides {
-			if _, err := s.round(ctx, l.db, func(w *load) (*tally, error) { w.url += "/v1/events"; return w.max(ctx, d) }); err != nil {
+			if _, err := s.round(ctx, l.db, func(w *load) (*tally, error) {
+				w.url += "/v1/events"
+				return w.max(ctx, d)
+			}); err != nil {
 				return nil, err
 			}
 		}
@@ -97,10 +100,12 @@ func (l *lab) ingest(ctx context.Context) (_ []Result, err error) {
 		} else {
 			r.Checks = append(r.Checks, Check{What: "of raw COPY", Got: of, Bound: 0.7, Floor: true},
 				Check{What: "program CPU", Got: spread(s.cpu.program), Unit: "us/event", Bound: 5})
-			r.Note = fmt.Sprintf("of COPY by pgx from Go's types %s; that takes %s us of its own CPU", figure(r.Rate.Median/byPgx.Rate.Median), figure(byPgx.CPU.Generator))
+			r.Note = fmt.Sprintf("of COPY by pgx from Go's types %s; that takes %s us of its own CPU",
+				figure(r.Rate.Median/byPgx.Rate.Median), figure(byPgx.CPU.Generator))
 		}
 		if l.db.postmaster != 0 {
-			r.Checks = append(r.Checks, Check{What: "PostgreSQL CPU, times raw COPY's", Got: ratios(s.cpu.postgres, rawCPU.cpu.postgres), Bound: mostPostgres})
+			r.Checks = append(r.Checks, Check{What: "PostgreSQL CPU, times raw COPY's",
+				Got: ratios(s.cpu.postgres, rawCPU.cpu.postgres), Bound: mostPostgres})
 		}
 		results = append(results, r)
 		return &results[len(results)-1]
@@ -108,20 +113,24 @@ func (l *lab) ingest(ctx context.Context) (_ []Result, err error) {
 	add(plain, "ingest", "HTTP to COMMIT, 100 events a request, no rules", 1.15)
 	add(decided, "ingest-rules", "the same with 20 rules, 3 of which share 5 % of the events", 1.15)
 	add(&repeated, "ingest-retries", "the same with 20 rules, and 2 % of the events sent twice", 1.6)
-	evaluation := decided.result("evaluation", "20 rules beside none: what deciding and recording add", &Floor{Name: "no rules", rates: plain.rates, CPU: plain.medianCPU()})
-	evaluation.Checks = []Check{{What: "time in transactions per event, times that without rules", Got: ratios(decided.stages["transaction_us_per_event"], plain.stages["transaction_us_per_event"]), Bound: 1.25}}
+	evaluation := decided.result("evaluation", "20 rules beside none: what deciding and recording add",
+		&Floor{Name: "no rules", rates: plain.rates, CPU: plain.medianCPU()})
+	evaluation.Checks = []Check{{What: "time in transactions per event, times that without rules",
+		Got: ratios(decided.stages["transaction_us_per_event"], plain.stages["transaction_us_per_event"]), Bound: 1.25}}
 	results = append(results, evaluation)
 
 	results = append(results, byPgx)
 
-	past := spreadOut.result("ingest-days", fmt.Sprintf("no rules, events spread over today and %d days before", days-1), &Floor{Name: "no rules", rates: plain.rates, CPU: plain.medianCPU()})
+	past := spreadOut.result("ingest-days", fmt.Sprintf("no rules, events spread over today and %d days before", days-1),
+		&Floor{Name: "no rules", rates: plain.rates, CPU: plain.medianCPU()})
 	cpu := func(s *side) (sum []float64) {
 		for i := range s.cpu.program {
 			sum = append(sum, s.cpu.program[i]+s.cpu.postgres[i])
 		}
 		return sum
 	}
-	past.Checks = []Check{{What: "CPU of program and PostgreSQL, times that of today's events alone", Got: ratios(cpu(&spreadOut), cpu(plain)), Bound: 1.3}}
+	past.Checks = []Check{{What: "CPU of program and PostgreSQL, times that of today's events alone",
+		Got: ratios(cpu(&spreadOut), cpu(plain)), Bound: 1.3}}
 	results = append(results, past)
 
 	latency, err := l.latency(ctx, decided, spread(decided.rates).Median)
@@ -151,7 +160,8 @@ func (l *lab) pgxFloor(ctx context.Context, e *Events, d time.Duration) (Result,
 		one.rates = append(one.rates, float64(rows)/wall.Seconds())
 		one.spent(spent.per(rows))
 	}
-	return one.result("copy-pgx", "no program: the rows of raw COPY from Go's types by pgx's CopyFrom, whose CPU is the generator's", nil), nil
+	return one.result("copy-pgx", "no program: the rows of raw COPY from Go's types by pgx's CopyFrom, whose CPU is "+
+		"the generator's", nil), nil
 }
 
 func (l *lab) warm(ctx context.Context, s *side) error {
@@ -168,14 +178,18 @@ func (l *lab) latency(ctx context.Context, s *side, most float64) ([]Result, err
 	l.next("latency at half the rate")
 	d := pick(l, 6*time.Second, 20*time.Second)
 	half := &side{program: s.program, url: s.url, events: s.events, conns: 256, stages: map[string][]float64{}}
-	t, err := half.round(ctx, l.db, func(w *load) (*tally, error) { w.url += "/v1/events"; return w.paced(ctx, most/2, d) })
+	t, err := half.round(ctx, l.db, func(w *load) (*tally, error) {
+		w.url += "/v1/events"
+		return w.paced(ctx, most/2, d)
+	})
 	if err != nil {
 		return nil, err
 	}
 	half.latency = t.answers.summary()
 	r := half.result("latency", "answers after COMMIT at half of the highest rate, open loop, 20 rules", nil)
 	r.Checks = []Check{atMost("p50", half.latency.P50, 15), atMost("p99", half.latency.P99, 50)}
-	r.Note = "the generator itself was late by " + figure(t.lateness.summary().P99) + " ms (p99), which is part of the figures"
+	r.Note = "the generator itself was late by " + figure(t.lateness.summary().P99) +
+		" ms (p99), which is part of the figures"
 
 	l.next("one event at a time")
 	one, err := NewEvents(Shape{PerRequest: 1, Matching: 0.05})
@@ -232,11 +246,15 @@ func (l *lab) single(ctx context.Context) (_ []Result, err error) {
 		}
 		rates = append(rates, float64(t.stored)/t.wall.Seconds())
 		cpu.spent(spent.per(t.stored))
-		if _, err := own.round(ctx, l.db, func(w *load) (*tally, error) { w.url += "/v1/events"; return w.max(ctx, d) }); err != nil {
+		if _, err := own.round(ctx, l.db, func(w *load) (*tally, error) {
+			w.url += "/v1/events"
+			return w.max(ctx, d)
+		}); err != nil {
 			return nil, err
 		}
 	}
-	r := own.result("ingest-single", "HTTP to COMMIT, one event a request, 256 connections", &Floor{Name: "parse and answer only", rates: rates, CPU: cpu.medianCPU()})
+	r := own.result("ingest-single", "HTTP to COMMIT, one event a request, 256 connections",
+		&Floor{Name: "parse and answer only", rates: rates, CPU: cpu.medianCPU()})
 	r.Checks = []Check{{What: "of a server that only parses and answers", Got: r.Floor.Ratio, Bound: 0.5, Floor: true}}
 	return []Result{r}, nil
 }

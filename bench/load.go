@@ -78,8 +78,10 @@ func (l *load) paced(ctx context.Context, rate float64, d time.Duration) (*tally
 }
 
 // run lets every connection send what next gives out, until it gives no more.
-func (l *load) run(ctx context.Context, start time.Time, next func() (request int64, due time.Time, ok bool)) (*tally, error) {
-	client := &fasthttp.Client{MaxConnsPerHost: l.connections, ReadTimeout: time.Minute, WriteTimeout: time.Minute, MaxIdemponentCallAttempts: 1}
+func (l *load) run(ctx context.Context, start time.Time, next func() (request int64, due time.Time, ok bool)) (*tally,
+	error) {
+	client := &fasthttp.Client{MaxConnsPerHost: l.connections, ReadTimeout: time.Minute, WriteTimeout: time.Minute,
+		MaxIdemponentCallAttempts: 1}
 	defer client.CloseIdleConnections()
 	sum := &tally{answers: newHistogram(), lateness: newHistogram()}
 	var mu sync.Mutex

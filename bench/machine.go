@@ -13,14 +13,15 @@ import (
 
 // Machine is where figures come from. Two that differ in it can't be compared.
 type Machine struct {
-	Taken    time.Time         `json:"taken"`
-	Cores    int               `json:"cores"`
-	CPU      string            `json:"cpu"`
-	Memory   int64             `json:"memory_bytes"`
-	Kernel   string            `json:"kernel"`
-	Go       string            `json:"go"`
-	Revision string            `json:"revision"`
-	Load     float64           `json:"load_average_at_start"` // of others, when it began: over a few tenths spoils wall-clock rates
+	Taken    time.Time `json:"taken"`
+	Cores    int       `json:"cores"`
+	CPU      string    `json:"cpu"`
+	Memory   int64     `json:"memory_bytes"`
+	Kernel   string    `json:"kernel"`
+	Go       string    `json:"go"`
+	Revision string    `json:"revision"`
+	// of others, when it began: over a few tenths spoils wall-clock rates
+	Load     float64           `json:"load_average_at_start"`
 	Postgres string            `json:"postgresql"`
 	Settings map[string]string `json:"postgresql_settings"`
 	// Shared says that PostgreSQL runs on this machine too, and so shares its cores with program and generator.
@@ -28,8 +29,9 @@ type Machine struct {
 }
 
 func describe(ctx context.Context, db *Database) (m Machine, err error) {
-	m = Machine{Taken: time.Now().UTC().Truncate(time.Second), Cores: runtime.NumCPU(), Go: runtime.Version(), Shared: db.postmaster != 0,
-		CPU: procLine("/proc/cpuinfo", "model name"), Settings: map[string]string{}}
+	m = Machine{Taken: time.Now().UTC().Truncate(time.Second), Cores: runtime.NumCPU(), Go: runtime.Version(),
+		Shared: db.postmaster != 0,
+		CPU:    procLine("/proc/cpuinfo", "model name"), Settings: map[string]string{}}
 	kib, _ := strconv.ParseInt(strings.TrimSuffix(procLine("/proc/meminfo", "MemTotal"), " kB"), 10, 64)
 	m.Memory = kib << 10
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
@@ -49,8 +51,10 @@ func describe(ctx context.Context, db *Database) (m Machine, err error) {
 		}
 	}
 	const settingsSQL = `
-select name, current_setting(name) from unnest(array['server_version', 'fsync', 'synchronous_commit', 'full_page_writes', 'wal_compression',
-    'shared_buffers', 'max_wal_size', 'checkpoint_timeout', 'max_connections', 'superuser_reserved_connections']) as name`
+select name, current_setting(name) from unnest(array['server_version', 'fsync', 'synchronous_commit',
+    'full_page_writes', 'wal_compression', 'shared_buffers', 'max_wal_size', 'checkpoint_timeout', 'max_connections',
+    'superuser_reserved_connections'])
+    as name`
 	rows, err := db.Pool.Query(ctx, settingsSQL)
 	if err != nil {
 		return m, err

@@ -30,7 +30,8 @@ func startReceiver(latency time.Duration) (*receiver, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &receiver{url: "http://" + l.Addr().String(), latency: latency, done: make(chan error, 1), times: map[string]int{}}
+	r := &receiver{url: "http://" + l.Addr().String(), latency: latency, done: make(chan error, 1),
+		times: map[string]int{}}
 	r.server = &fasthttp.Server{Handler: r.receive, Concurrency: 1 << 16}
 	go func() { r.done <- r.server.Serve(l) }()
 	return r, nil

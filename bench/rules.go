@@ -21,7 +21,8 @@ func rulesFile() string {
 		case i >= 12:
 			on, match = fmt.Sprintf("never_%d", i), "event.properties.price_cents > 0"
 		case i >= matchingRules:
-			on, match = "page_viewed", fmt.Sprintf(`event.properties.price_cents > %d && event.properties.currency == "EUR"`, 1_000_000+i)
+			on, match = "page_viewed", fmt.Sprintf(`event.properties.price_cents > %d && event.properties.currency == "EUR"`,
+				1_000_000+i)
 		}
 		fmt.Fprintf(&b, `  - id: rule-%d
     owner: bench
@@ -44,7 +45,8 @@ func rulesFile() string {
 const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 func destinationsFile(url string, concurrency int) string {
-	return fmt.Sprintf("destinations:\n  - {name: receiver, url: '%s', secret_file: secret, allow_private: true, concurrency: %d}\n", url, concurrency)
+	return fmt.Sprintf("destinations:\n  - {name: receiver, url: '%s', secret_file: secret, allow_private: true, "+
+		"concurrency: %d}\n", url, concurrency)
 }
 
 // files writes rules and destinations into dir and gives the arguments that name them.
@@ -57,7 +59,8 @@ func files(dir, receiver string, concurrency int) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	destinations, err := write(dir, "destinations.yaml", strings.Replace(destinationsFile(receiver, concurrency), "secret_file: secret", "secret_file: '"+secretFile+"'", 1))
+	destinations, err := write(dir, "destinations.yaml", strings.Replace(destinationsFile(receiver, concurrency),
+		"secret_file: secret", "secret_file: '"+secretFile+"'", 1))
 	if err != nil {
 		return nil, err
 	}

@@ -224,7 +224,8 @@ func (s *Sweep) Choose(boundMS float64) (*Point, *Knee) {
 		return 0
 	})
 	return &fit[0], &Knee{Settings: fit[0].Settings, Rate: fit[0].Rate.Median,
-		Why: fmt.Sprintf("%sthe smallest setting within %.0f %% of the best rate, %s a second (%s)%s", why, 100*near, thousands(best), small, s.edge(fit[0].Settings))}
+		Why: fmt.Sprintf("%sthe smallest setting within %.0f %% of the best rate, %s a second (%s)%s", why, 100*near,
+			thousands(best), small, s.edge(fit[0].Settings))}
 }
 
 // edge names the axes on which the knee has the largest value that was tried: there may be more beyond.
@@ -264,7 +265,8 @@ func ReadSweep(file string) (*Sweep, error) {
 }
 
 // RunSweep measures the points that file does not hold yet, and writes it after each. Without a file it keeps nothing.
-func RunSweep(ctx context.Context, o Options, kind string, base Base, points []map[string]string, file string) (_ *Sweep, err error) {
+func RunSweep(ctx context.Context, o Options, kind string, base Base, points []map[string]string,
+	file string) (_ *Sweep, err error) {
 	s := &Sweep{Kind: kind, Base: base}
 	if file != "" {
 		if old, err := ReadSweep(file); err == nil {
@@ -292,7 +294,8 @@ func RunSweep(ctx context.Context, o Options, kind string, base Base, points []m
 		if s.Machine, err = describe(ctx, l.db); err != nil {
 			return nil, err
 		}
-		run := map[string]func(context.Context, Base, map[string]string) (Point, error){"ingest": l.ingestPoint, "deliver": l.deliverPoint}[kind]
+		run := map[string]func(context.Context, Base, map[string]string) (Point, error){"ingest": l.ingestPoint,
+			"deliver": l.deliverPoint}[kind]
 		for _, p := range open {
 			l.next("%s", s.label(p))
 			point, err := run(ctx, base, p)
@@ -338,12 +341,16 @@ func (l *lab) ingestPoint(ctx context.Context, base Base, settings map[string]st
 		return p, err
 	}
 	for range base.Rounds {
-		if _, err := s.round(ctx, l.db, func(w *load) (*tally, error) { w.url += "/v1/events"; return w.max(ctx, base.Duration) }); err != nil {
+		if _, err := s.round(ctx, l.db, func(w *load) (*tally, error) {
+			w.url += "/v1/events"
+			return w.max(ctx, base.Duration)
+		}); err != nil {
 			return p, err
 		}
 	}
 	r := s.result("", "", nil)
-	p = Point{Settings: settings, Rate: r.Rate, CPU: r.CPU, Stages: r.Stages, WALBytes: spread(s.wal).Median, DiskBytes: spread(s.disk).Median,
+	p = Point{Settings: settings, Rate: r.Rate, CPU: r.CPU, Stages: r.Stages, WALBytes: spread(s.wal).Median,
+		DiskBytes:    spread(s.disk).Median,
 		MessageBytes: spread(s.outbox).Median, MemoryBytes: s.memory, LatencyRate: base.Rate}
 	if p.LatencyRate == 0 {
 		p.LatencyRate = r.Rate.Median / 2
@@ -375,7 +382,8 @@ func (l *lab) deliverPoint(ctx context.Context, base Base, settings map[string]s
 	if err != nil {
 		return p, err
 	}
-	args = append(args, "--roles", "deliver", "--deliver.poll-interval", "10ms", "--deliver.claim-batch", settings["batch"], "--claim.lease", settings["lease"])
+	args = append(args, "--roles", "deliver", "--deliver.poll-interval", "10ms", "--deliver.claim-batch",
+		settings["batch"], "--claim.lease", settings["lease"])
 	program, err := startPipeline(ctx, l.Pipeline, l.dir, l.db, args...)
 	if err != nil {
 		return p, err
@@ -409,7 +417,8 @@ func (l *lab) deliverPoint(ctx context.Context, base Base, settings map[string]s
 		s.disk = append(s.disk, float64(after.outbox)/float64(n))
 		s.memory = max(s.memory, memoryBytes(program.Pid))
 	}
-	return Point{Settings: settings, Rate: spread(s.rates), CPU: s.medianCPU(), WALBytes: spread(s.wal).Median, DiskBytes: spread(s.disk).Median,
+	return Point{Settings: settings, Rate: spread(s.rates), CPU: s.medianCPU(), WALBytes: spread(s.wal).Median,
+		DiskBytes:    spread(s.disk).Median,
 		MessageBytes: spread(s.disk).Median, MemoryBytes: s.memory, Books: s.books}, nil
 }
 

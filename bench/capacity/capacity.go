@@ -67,8 +67,8 @@ type Plan struct {
 	Chosen map[string]string `json:"chosen"`
 }
 
-// queryConnections is the program's default of database.connections, which a test of the program holds against this one.
-// The stages' own defaults are asked of them.
+// queryConnections is the program's default of database.connections, which a test of the program holds against this
+// one. The stages' own defaults are asked of them.
 const queryConnections = 6
 
 // Make plans. deliver may be nil where delivery was not measured.
@@ -146,8 +146,10 @@ func (p *planner) planIngest(knee *bench.Knee) {
 	c := p.point.CPU
 	busy := rate * (c.Program + c.PostgreSQL + c.Generator) / (cores * 1e6)
 	writing := rate * p.point.Stages["transaction_us_per_event"] / (count(s["writers"]) * 1e6)
-	why := fmt.Sprintf("%.0f %% of %g cores were busy (%s program, %s PostgreSQL, %s generator us an event), and the writers were in a transaction %.0f %% of the time (COMMIT, which waits for WAL and fsync: %s of %s ms)",
-		100*busy, cores, number(c.Program), number(c.PostgreSQL), number(c.Generator), 100*writing, number(p.point.Stages["commit_ms"]), number(p.point.Stages["transaction_ms"]))
+	why := fmt.Sprintf("%.0f %% of %g cores were busy (%s program, %s PostgreSQL, %s generator us an event), and the "+
+		"writers were in a transaction %.0f %% of the time (COMMIT, which waits for WAL and fsync: %s of %s ms)",
+		100*busy, cores, number(c.Program), number(c.PostgreSQL), number(c.Generator), 100*writing,
+		number(p.point.Stages["commit_ms"]), number(p.point.Stages["transaction_ms"]))
 	what := "the measured path"
 	switch {
 	case c.PostgreSQL == 0:
@@ -157,27 +159,35 @@ func (p *planner) planIngest(knee *bench.Knee) {
 	case writing > 0.85:
 		what = "WAL and fsync"
 	default:
-		p.ask(fmt.Sprintf("lab bench ingest --connections %d", 4*p.ingest.Base.Connections), "neither CPU nor writers were used up at %s events/s; the clients may have been too few, or other programs took the CPU", number(rate))
+		p.ask(fmt.Sprintf("lab bench ingest --connections %d", 4*p.ingest.Base.Connections), "neither CPU nor writers "+
+			"were used up at %s events/s; the clients may have been too few, or other programs took the CPU", number(rate))
 	}
 	p.limit(what+" of one machine with everything on it", rate, "measured: %s", why)
 
 	if l := p.point.Latency; l != nil {
 		switch {
 		case l.P99 > p.t.P99.Seconds()*1000:
-			p.ask(p.again("--rate "+number(min(p.t.Rate, rate/4))), "p99 was %s ms at %s events/s, over the %s asked for: a lower rate for each node, or a faster disk, may keep it", number(l.P99), number(p.point.LatencyRate), p.t.P99)
+			p.ask(p.again("--rate "+number(min(p.t.Rate, rate/4))),
+				"p99 was %s ms at %s events/s, over the %s asked for: a lower rate for each node, or a faster disk, may keep it",
+				number(l.P99), number(p.point.LatencyRate), p.t.P99)
 		case p.t.Rate > p.point.LatencyRate:
-			p.ask(p.again("--rate "+number(p.t.Rate)), "p99 at %s events/s: it was measured at %s (%s ms)", number(p.t.Rate), number(p.point.LatencyRate), number(l.P99))
+			p.ask(p.again("--rate "+number(p.t.Rate)), "p99 at %s events/s: it was measured at %s (%s ms)", number(p.t.Rate),
+				number(p.point.LatencyRate), number(l.P99))
 		default:
-			p.need("p99 of the answer", number(l.P99)+" ms or less", "measured in an open loop at %s events/s", number(p.point.LatencyRate))
+			p.need("p99 of the answer", number(l.P99)+" ms or less", "measured in an open loop at %s events/s",
+				number(p.point.LatencyRate))
 		}
 	}
 	if m := p.ingest.Base.Shape.Matching; math.Abs(m-p.t.Matching) > 0.005+m/5 {
-		p.ask(p.again(fmt.Sprintf("--matching %g%%", 100*p.t.Matching)), "the sweep had %g %% of the events matching, the target has %g %%: what more matches cost the transaction", 100*m, 100*p.t.Matching)
+		p.ask(p.again(fmt.Sprintf("--matching %g%%", 100*p.t.Matching)),
+			"the sweep had %g %% of the events matching, the target has %g %%: what more matches cost the transaction", 100*m,
+			100*p.t.Matching)
 	}
 }
 
 // again is the command that measures the chosen point under another condition.
 func (p *planner) again(flags string) string {
 	s := p.point.Settings
-	return fmt.Sprintf("lab bench ingest --sweep writers=%s,batch=%s,linger=%s %s", s["writers"], s["batch"], s["linger"], flags)
+	return fmt.Sprintf("lab bench ingest --sweep writers=%s,batch=%s,linger=%s %s", s["writers"], s["batch"], s["linger"],
+		flags)
 }

@@ -11,30 +11,35 @@ import (
 func ingestSweep() *bench.Sweep {
 	point := func(writers, batch string, rate, p99 float64) bench.Point {
 		return bench.Point{
-			Settings: map[string]string{"writers": writers, "batch": batch, "linger": "5ms"}, Rate: bench.Spread{Median: rate, Low: rate, High: rate},
-			Latency: &bench.Latency{P99: p99}, LatencyRate: rate / 2, CPU: bench.CPU{Program: 4, PostgreSQL: 16, Generator: 2},
+			Settings: map[string]string{"writers": writers, "batch": batch, "linger": "5ms"},
+			Rate:     bench.Spread{Median: rate, Low: rate, High: rate},
+			Latency:  &bench.Latency{P99: p99}, LatencyRate: rate / 2, CPU: bench.CPU{Program: 4, PostgreSQL: 16, Generator: 2},
 			WALBytes: 500, DiskBytes: 450, MessageBytes: 1000, MemoryBytes: 100e6,
 			Stages: map[string]float64{"transaction_us_per_event": 20, "commit_ms": 4, "transaction_ms": 25},
 		}
 	}
 	return &bench.Sweep{Kind: "ingest",
-		Machine: bench.Machine{Cores: 2, Shared: true, Settings: map[string]string{"max_connections": "100", "superuser_reserved_connections": "3"}},
-		Base:    bench.Base{Shape: bench.Shape{PerRequest: 100, Matching: 0.05}, Connections: 64},
-		Points:  []bench.Point{point("1", "2000", 50_000, 30), point("2", "2000", 88_000, 40), point("4", "2000", 90_000, 120)},
+		Machine: bench.Machine{Cores: 2, Shared: true, Settings: map[string]string{"max_connections": "100",
+			"superuser_reserved_connections": "3"}},
+		Base: bench.Base{Shape: bench.Shape{PerRequest: 100, Matching: 0.05}, Connections: 64},
+		Points: []bench.Point{point("1", "2000", 50_000, 30), point("2", "2000", 88_000, 40),
+			point("4", "2000", 90_000, 120)},
 	}
 }
 
 func deliverSweep(rates map[string]float64) *bench.Sweep {
 	s := &bench.Sweep{Kind: "deliver", Base: bench.Base{ReceiverLatency: 80 * time.Millisecond}}
 	for concurrency, rate := range rates {
-		s.Points = append(s.Points, bench.Point{Settings: map[string]string{"concurrency": concurrency, "batch": "500", "lease": "1m"},
+		s.Points = append(s.Points, bench.Point{Settings: map[string]string{"concurrency": concurrency, "batch": "500",
+			"lease": "1m"},
 			Rate: bench.Spread{Median: rate}, CPU: bench.CPU{Program: 40, PostgreSQL: 60}})
 	}
 	return s
 }
 
 func target(rate float64) Target {
-	return Target{Rate: rate, Matching: 0.05, Receiver: 80 * time.Millisecond, P99: 100 * time.Millisecond, Headroom: 0.3, Retention: 30}
+	return Target{Rate: rate, Matching: 0.05, Receiver: 80 * time.Millisecond, P99: 100 * time.Millisecond, Headroom: 0.3,
+		Retention: 30}
 }
 
 func plan(t *testing.T, ingest, deliver *bench.Sweep, target Target) *Plan {
@@ -134,14 +139,17 @@ func TestMoreThanOneMachine(t *testing.T) {
 		t.Errorf("it does not say what it can't know: %+v", p.Questions)
 	}
 	target.Rate, target.NodeCores = 600_000, 2
-	if p := plan(t, ingestSweep(), deliverSweep(map[string]float64{"4000": 44_000}), target); p.Nodes != 3 { // 600,000 / (0.7 x 333,333)
+	// 600,000 / (0.7 x 333,333)
+	if p := plan(t, ingestSweep(), deliverSweep(map[string]float64{"4000": 44_000}), target); p.Nodes != 3 {
 		t.Errorf("%d nodes, want 3", p.Nodes)
 	}
 }
 
 func TestSaysWhatItDoesNotKnow(t *testing.T) {
-	if p := plan(t, ingestSweep(), nil, target(30_000)); !p.asks("delivery was not measured") || p.value("concurrency (of the destination)").Value != "172" {
-		t.Errorf("without a delivery sweep: %+v, concurrency %+v; want a question, and 1,500 x 0.08 / 0.7", p.Questions, p.value("concurrency (of the destination)"))
+	if p := plan(t, ingestSweep(), nil, target(30_000)); !p.asks("delivery was not measured") ||
+		p.value("concurrency (of the destination)").Value != "172" {
+		t.Errorf("without a delivery sweep: %+v, concurrency %+v; want a question, and 1,500 x 0.08 / 0.7", p.Questions,
+			p.value("concurrency (of the destination)"))
 	}
 	other := deliverSweep(map[string]float64{"64": 700})
 	other.Base.ReceiverLatency = time.Millisecond
@@ -151,7 +159,8 @@ func TestSaysWhatItDoesNotKnow(t *testing.T) {
 	// 700/s is nearly what 64 senders can do in 80 ms: the end of what was tried, not of the machine.
 	p := plan(t, ingestSweep(), deliverSweep(map[string]float64{"64": 700}), target(30_000))
 	if !p.asks("sweep ends at 700") || !p.Fits || !p.Limits[0].Tried {
-		t.Errorf("fits %v, limits %+v, questions %+v; want the end of what was tried to be no machine's limit", p.Fits, p.Limits, p.Questions)
+		t.Errorf("fits %v, limits %+v, questions %+v; want the end of what was tried to be no machine's limit", p.Fits,
+			p.Limits, p.Questions)
 	}
 	many := target(30_000)
 	many.Matching = 0.5

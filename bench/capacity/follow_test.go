@@ -10,17 +10,19 @@ import (
 	"sluice.example/sluice/bench"
 )
 
-// BenchmarkFollowTheAdvice runs a small sweep, does what the plan says, and fails unless the rate that the plan foretold
-// is reached within 15 %. It is part of make bench and not of make test: what else runs on the machine may change
-// between the sweep and its proof. So it does both three times, right after each other, and the median counts.
+// BenchmarkFollowTheAdvice runs a small sweep, does what the plan says, and fails unless the rate that the plan
+// foretold is reached within 15 %. It is part of make bench and not of make test: what else runs on the machine may
+// change between the sweep and its proof. So it does both three times, right after each other, and the median counts.
 func BenchmarkFollowTheAdvice(b *testing.B) {
 	ctx := b.Context()
 	program := filepath.Join(b.TempDir(), "pipeline")
-	if out, err := exec.Command("go", "build", "-o", program, "sluice.example/sluice/cmd/pipeline").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-o", program, "sluice.example/sluice/cmd/pipeline")
+	if out, err := build.CombinedOutput(); err != nil {
 		b.Fatalf("go build: %v\n%s", err, out)
 	}
 	o := bench.Options{Programs: bench.Programs{Pipeline: program}}
-	base := bench.Base{Shape: bench.Shape{PerRequest: 100, Matching: 0.05}, Rules: 20, Connections: 64, Duration: 1500 * time.Millisecond, Rounds: 3, BoundMS: 100}
+	base := bench.Base{Shape: bench.Shape{PerRequest: 100, Matching: 0.05}, Rules: 20, Connections: 64,
+		Duration: 1500 * time.Millisecond, Rounds: 3, BoundMS: 100}
 	points, err := bench.ParseSweep("ingest", "writers=1,2,batch=500,2000,linger=5ms")
 	if err != nil {
 		b.Fatal(err)
@@ -32,7 +34,8 @@ func BenchmarkFollowTheAdvice(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			plan, err := Make(sweep, nil, Target{Rate: 10_000, Matching: 0.05, Receiver: 80 * time.Millisecond, P99: 100 * time.Millisecond, Headroom: 0.3})
+			plan, err := Make(sweep, nil, Target{Rate: 10_000, Matching: 0.05, Receiver: 80 * time.Millisecond,
+				P99: 100 * time.Millisecond, Headroom: 0.3})
 			if err != nil {
 				b.Fatal(err)
 			}

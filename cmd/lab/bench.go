@@ -14,16 +14,17 @@ import (
 	"sluice.example/sluice/internal/spell"
 )
 
-const benchAbout = `Measures this machine: ingest, evaluation, claims, delivery and the whole way, each beside its floor in the same run, with
-every event accounted for. It works in a database that it creates and drops, on a private PostgreSQL or on the server of
---database-url, whose other databases it does not touch; after a crash drop pipeline_bench_* by hand.
+const benchAbout = `Measures this machine: ingest, evaluation, claims, delivery and the whole way, each beside its
+floor in the same run, with every event accounted for. It works in a database that it creates and drops, on a private
+PostgreSQL or on the server of --database-url, whose other databases it does not touch; after a crash drop
+pipeline_bench_* by hand.
 
   lab bench            everything, about 10 minutes; --quick about 2
   lab bench ingest     one path over a range of settings (--sweep), for "lab plan"
   lab bench deliver    the same for delivery, against a receiver of a given latency
 
-Exit status 1 says that events were lost or doubled. A missed floor is printed and fails nothing, since machines are
-busy with other things.`
+Exit status 1 says that events were lost or doubled. A missed floor is printed and fails nothing, since
+machines are busy with other things.`
 
 func benchCommand(ctx context.Context, args []string, env cli.Env) error {
 	if len(args) > 0 {
@@ -32,12 +33,14 @@ func benchCommand(ctx context.Context, args []string, env cli.Env) error {
 			return benchSweep(ctx, args[0], args[1:], env)
 		}
 	}
-	fs := cli.NewFlags(env, "bench", benchAbout, "lab bench --quick\nlab bench ingest --sweep batch=500,2000,writers=1,2,4,linger=0,5ms")
+	fs := cli.NewFlags(env, "bench", benchAbout, "lab bench --quick\nlab bench ingest --sweep "+
+		"batch=500,2000,writers=1,2,4,linger=0,5ms")
 	quick := fs.Bool("quick", false, "shorter and fewer rounds: for a first look")
 	pipeline := pipelineFlag(fs)
 	database := fs.String("database-url", "", "`server` to measure, as a URL or key=value string; empty: a private one")
 	out := fs.String("out", filepath.Join("bench", "out"), "`folder` for report.json and figures.md")
-	figures := fs.String("figures", "", "`file` whose part between <!-- figures --> and <!-- /figures --> is rewritten with the tables")
+	figures := fs.String("figures", "", "`file` whose part between <!-- figures --> and <!-- /figures --> is rewritten "+
+		"with the tables")
 	rest, err := cli.Parse(fs, args, math.MaxInt)
 	if err != nil {
 		return err
@@ -50,7 +53,8 @@ func benchCommand(ctx context.Context, args []string, env cli.Env) error {
 		return err
 	}
 	progress := newBenchProgress(env)
-	report, err := bench.Suite(ctx, bench.Options{Programs: programs, DatabaseURL: *database, Quick: *quick, Progress: progress.show})
+	report, err := bench.Suite(ctx, bench.Options{Programs: programs, DatabaseURL: *database, Quick: *quick,
+		Progress: progress.show})
 	progress.finish()
 	if err != nil {
 		return err
@@ -74,7 +78,8 @@ func benchCommand(ctx context.Context, args []string, env cli.Env) error {
 		return err
 	}
 	if missed := report.Missed(); len(missed) > 0 {
-		fmt.Fprintf(env.Stdout, "\n%d of the bounds were missed. That fails nothing: on a busy machine (load average above) take the figures again.\n", len(missed))
+		fmt.Fprintf(env.Stdout, "\n%d of the bounds were missed. That fails nothing: on a busy machine (load average "+
+			"above) take the figures again.\n", len(missed))
 	}
 	fmt.Fprintf(env.Stdout, "\nTables: %s. For machines: %s.\n", figuresFile, filepath.Join(*out, "report.json"))
 	if err := report.Err(); err != nil {
@@ -121,7 +126,8 @@ func floorServerCommand(ctx context.Context, args []string, env cli.Env) error {
 
 // floorSenderCommand is the floor of delivery; see bench.SendFloor.
 func floorSenderCommand(ctx context.Context, args []string, env cli.Env) error {
-	fs := cli.NewFlags(env, "floor-sender", "Posts signed messages from memory.", "lab floor-sender --url http://127.0.0.1:9000")
+	fs := cli.NewFlags(env, "floor-sender", "Posts signed messages from memory.",
+		"lab floor-sender --url http://127.0.0.1:9000")
 	url := fs.String("url", "", "where to post")
 	messages := fs.Int("messages", 10_000, "how many")
 	connections := fs.Int("connections", 64, "over how many connections")

@@ -14,9 +14,10 @@ import (
 	"sluice.example/sluice/internal/cli"
 )
 
-const sweepAbout = `Measures one path at every combination of the settings in --sweep, in a database of its own that it creates and drops, and
-finds the knee: the smallest setting within 5 % of the best rate. Results go to --out after each point; the same command
-goes on where it was interrupted. Every event is accounted for; exit status 1 says that some were lost or doubled.
+const sweepAbout = `Measures one path at every combination of the settings in --sweep, in a database of its own that
+it creates and drops, and finds the knee: the smallest setting within 5 % of the best rate. Results go to --out after
+each point; the same command goes on where it was interrupted. Every event is accounted for; exit status 1 says that
+some were lost or doubled.
 
 A --sweep names axes and values: batch=500,2000,writers=1,2. ` + "\"lab plan\" reads the file."
 
@@ -25,7 +26,8 @@ func benchSweep(ctx context.Context, kind string, args []string, env cli.Env) er
 	base := bench.Base{}
 	example := "lab bench ingest --sweep batch=500,1000,2000,writers=1,2,4,linger=0,5ms --out sweep.json"
 	if kind == "deliver" {
-		example = "lab bench deliver --sweep batch=500,1000,concurrency=64,256,lease=1m --receiver-latency 80ms --out deliver.json"
+		example = "lab bench deliver --sweep batch=500,1000,concurrency=64,256,lease=1m --receiver-latency 80ms --out " +
+			"deliver.json"
 	}
 	fs := cli.NewFlags(env, "bench "+kind, sweepAbout, example)
 	text := fs.String("sweep", "", "`axes` and their values; empty: one point, the program's defaults")
@@ -39,10 +41,12 @@ func benchSweep(ctx context.Context, kind string, args []string, env cli.Env) er
 		fs.IntVar(&base.Shape.PerRequest, "request", 100, "`events` in a request; a divisor of 2000")
 		fs.StringVar(&matching, "matching", matching, "`share` of events that match a rule, of 20; 0 runs without rules")
 		fs.IntVar(&base.Connections, "connections", 64, "`clients` that post at the same time")
-		fs.Float64Var(&base.Rate, "rate", 0, "`events` a second at which latency is measured; 0: half of what each point reaches")
+		fs.Float64Var(&base.Rate, "rate", 0, "`events` a second at which latency is measured; 0: half of what each point "+
+			"reaches")
 		fs.Float64Var(&base.BoundMS, "p99", 50, "`ms` that p99 may take for a setting to count; 0: no bound")
 	} else {
-		cli.Duration(fs, &base.ReceiverLatency, "receiver-latency", 80*time.Millisecond, "how `long` the receiver takes for an answer")
+		cli.Duration(fs, &base.ReceiverLatency, "receiver-latency", 80*time.Millisecond,
+			"how `long` the receiver takes for an answer")
 		fs.IntVar(&base.Messages, "messages", 20_000, "most `messages` in a round")
 	}
 	if _, err := cli.Parse(fs, args, 0); err != nil {
@@ -60,7 +64,8 @@ func benchSweep(ctx context.Context, kind string, args []string, env cli.Env) er
 			base.Rules = 20
 		}
 	}
-	if base.Rounds < 1 || base.Duration <= 0 || kind == "ingest" && base.Connections < 1 || kind == "deliver" && base.Messages < 1 {
+	if base.Rounds < 1 || base.Duration <= 0 || kind == "ingest" && base.Connections < 1 || kind == "deliver" &&
+		base.Messages < 1 {
 		return cli.Usage(errors.New("--rounds, --duration, --connections and --messages have to be positive"))
 	}
 	programs, err := findPrograms(*pipeline)
@@ -68,7 +73,8 @@ func benchSweep(ctx context.Context, kind string, args []string, env cli.Env) er
 		return err
 	}
 	progress := newBenchProgress(env)
-	sweep, err := bench.RunSweep(ctx, bench.Options{Programs: programs, DatabaseURL: *database, Progress: progress.show}, kind, base, points, *out)
+	sweep, err := bench.RunSweep(ctx, bench.Options{Programs: programs, DatabaseURL: *database, Progress: progress.show},
+		kind, base, points, *out)
 	progress.finish()
 	if err != nil {
 		if *out != "" {
@@ -91,17 +97,20 @@ func benchSweep(ctx context.Context, kind string, args []string, env cli.Env) er
 func printSweep(w io.Writer, s *bench.Sweep) error {
 	var b strings.Builder
 	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(t, "settings\tper second\tlow\thigh\tprogram us\tPostgreSQL us\tp50 ms\tp99 ms\tat rate\tcommit ms\tlost\tdoubled\t\n")
+	fmt.Fprint(t, "settings\tper second\tlow\thigh\tprogram us\tPostgreSQL us\tp50 ms\tp99 ms\tat rate\tcommit "+
+		"ms\tlost\tdoubled\t\n")
 	for _, p := range s.Points {
 		p50, p99, at := "", "", ""
 		if p.Latency != nil {
-			p50, p99, at = fmt.Sprintf("%.1f", p.Latency.P50), fmt.Sprintf("%.1f", p.Latency.P99), fmt.Sprintf("%.0f", p.LatencyRate)
+			p50, p99, at = fmt.Sprintf("%.1f", p.Latency.P50), fmt.Sprintf("%.1f", p.Latency.P99),
+				fmt.Sprintf("%.0f", p.LatencyRate)
 		}
 		commit := ""
 		if p.Stages != nil {
 			commit = fmt.Sprintf("%.1f", p.Stages["commit_ms"])
 		}
-		fmt.Fprintf(t, "%s\t%.0f\t%.0f\t%.0f\t%.1f\t%.1f\t%s\t%s\t%s\t%s\t%d\t%d\t\n", bench.Label(s.Kind, p.Settings), p.Rate.Median, p.Rate.Low, p.Rate.High,
+		fmt.Fprintf(t, "%s\t%.0f\t%.0f\t%.0f\t%.1f\t%.1f\t%s\t%s\t%s\t%s\t%d\t%d\t\n", bench.Label(s.Kind, p.Settings),
+			p.Rate.Median, p.Rate.Low, p.Rate.High,
 			p.CPU.Program, p.CPU.PostgreSQL, p50, p99, at, commit, p.Books.Lost, p.Books.Doubled)
 	}
 	t.Flush()

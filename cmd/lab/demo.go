@@ -25,9 +25,10 @@ import (
 	"sluice.example/sluice/operate/importer"
 )
 
-const demoAbout = `Plays a day of a small shop, at high speed, through the real door: it starts a pipeline with a private PostgreSQL and a
-receiver that fails now and then, sends the day's events over HTTP, duplicates and faulty ones among them, waits until
-everything that the rules decided is delivered, and checks that the books balance. The exit status is 0 only if they do.`
+const demoAbout = `Plays a day of a small shop, at high speed, through the real door: it starts a pipeline with a
+private PostgreSQL and a receiver that fails now and then, sends the day's events over HTTP, duplicates and faulty
+ones among them, waits until everything that the rules decided is delivered, and checks that the books balance. The
+exit status is 0 only if they do.`
 
 type demoOptions struct {
 	dir, rules string
@@ -41,8 +42,10 @@ func demoCommand(ctx context.Context, args []string, env cli.Env) error {
 	o := demoOptions{}
 	fs := cli.NewFlags(env, "demo", demoAbout, "lab demo --visits 5000 --keep")
 	pipeline := pipelineFlag(fs)
-	fs.StringVar(&o.dir, "data-dir", demoDir(), "`folder` of the demo's own PostgreSQL, logs and settings; made anew each time")
-	fs.StringVar(&o.rules, "rules", filepath.Join("rules", "shop.yaml"), "rules `file`; whatever it sends goes to the demo's receiver")
+	fs.StringVar(&o.dir, "data-dir", demoDir(), "`folder` of the demo's own PostgreSQL, logs and settings; made anew "+
+		"each time")
+	fs.StringVar(&o.rules, "rules", filepath.Join("rules", "shop.yaml"),
+		"rules `file`; whatever it sends goes to the demo's receiver")
 	fs.IntVar(&o.visits, "visits", 3000, "`visits` to the shop, each with about 7 events")
 	fs.Uint64Var(&o.seed, "seed", 1, "`seed` of the day")
 	fs.BoolVar(&o.keep, "keep", false, "stay up until Ctrl-C")
@@ -71,11 +74,13 @@ func runDemo(ctx context.Context, o demoOptions, env cli.Env) (err error) {
 	if err := makeDemoDir(o.dir); err != nil {
 		return err
 	}
-	say("demo: starting a receiver that fails now and then, and a pipeline with a PostgreSQL of its own (logs in %s)", o.dir)
+	say("demo: starting a receiver that fails now and then, and a pipeline with a PostgreSQL of its own (logs in %s)",
+		o.dir)
 	receiver, err := child.Start(ctx, child.Command{
 		Program: o.programs.Lab, Log: filepath.Join(o.dir, "receiver.log"),
 		Env: append(child.Environ(), "RECEIVER_SECRET="+demoSecret, "RECEIVER_WEBHOOK_SECRET="+demoSecret),
-		Args: []string{"receiver", "--listen", "127.0.0.1:0", "--fail-rate", "0.1", "--lose-answers", "0.05", "--delay", "2ms",
+		Args: []string{"receiver", "--listen", "127.0.0.1:0", "--fail-rate", "0.1", "--lose-answers", "0.05", "--delay",
+			"2ms",
 			"--seed", fmt.Sprint(o.seed)},
 	})
 	if err != nil {
@@ -92,7 +97,8 @@ func runDemo(ctx context.Context, o demoOptions, env cli.Env) (err error) {
 	}
 	pipe, err := child.Start(ctx, child.Command{
 		Program: o.programs.Pipeline, Log: filepath.Join(o.dir, "pipeline.log"), Env: child.Environ(),
-		Args: []string{"run", "--config", settings, "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json",
+		Args: []string{"run", "--config", settings, "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0",
+			"--log.format", "json",
 			"--sweep.every", demoSweep.String()},
 	})
 	if err != nil {
@@ -109,7 +115,8 @@ func runDemo(ctx context.Context, o demoOptions, env cli.Env) (err error) {
 	if err != nil {
 		return err
 	}
-	say("demo: acknowledged in %s, %.0f events a second; waiting for the deliveries", took.Round(time.Millisecond), float64(len(day.lines))/took.Seconds())
+	say("demo: acknowledged in %s, %.0f events a second; waiting for the deliveries", took.Round(time.Millisecond),
+		float64(len(day.lines))/took.Seconds())
 
 	r := demoReport{day: day, shopRules: rules.Ruleset == "shop", sent: sent}
 	if err := r.collect(ctx, pipe, receiver); err != nil {
@@ -136,7 +143,8 @@ func runDemo(ctx context.Context, o demoOptions, env cli.Env) (err error) {
 
 // playDay posts the day as several clients at once would, and adds up what the pipeline answered.
 func playDay(ctx context.Context, day *shopDay, url string) (sent importer.Batch, took time.Duration, err error) {
-	sender := &importer.Sender{Endpoint: url, RetryFor: time.Minute, Client: &http.Client{Timeout: time.Minute}, Notice: func(string) {}}
+	sender := &importer.Sender{Endpoint: url, RetryFor: time.Minute, Client: &http.Client{Timeout: time.Minute},
+		Notice: func(string) {}}
 	var batches []*importer.Batch
 	first := int64(1)
 	for lines := range slices.Chunk(day.lines, 100) {
@@ -258,13 +266,14 @@ func (r *demoReport) print(w io.Writer) {
 		}
 		fmt.Fprintf(w, "                    %s: %s\n", line.Field, line.Reason)
 	}
-	fmt.Fprintf(w, "\n  decided   %6d messages, out of %d signups, %d purchases of 500.00 or more and %d carts left behind over the day:\n",
+	fmt.Fprintf(w, "\n  decided   %6d messages, out of %d signups, %d purchases of 500.00 or more and %d carts left "+
+		"behind over the day:\n",
 		r.outbox.total(), r.day.signups, r.day.big, r.day.carts)
 	rules := r.metrics.By(decidedMetric, "rule")
 	for _, rule := range slices.Sorted(maps.Keys(rules)) {
 		fmt.Fprintf(w, "            %6.0f   %s\n", rules[rule], rule)
 	}
-	fmt.Fprintf(w, `  = sent    %6d   (the receiver got %d requests: failed %d of them, lost the answer to %d, knew %d by their key)
+	fmt.Fprintf(w, `  = sent    %6d   (the receiver got %d requests: failed %d of them, lost the answer to %d, knew %d)
   + later   %6d   (in the grace of their rule)
   + skipped %6d
   + dead    %6d

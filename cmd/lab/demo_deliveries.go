@@ -20,7 +20,8 @@ func (b deliveries) open() int64 { return b.due + b.retry + b.leased }
 // deliveriesSQL reads the whole table: for trials and tests.
 const deliveriesSQL = `
 select
-    count(*) filter (where status in ('pending', 'failed') and coalesce(locked_until <= now(), true) and run_after <= now()),
+    count(*) filter (where status in ('pending', 'failed') and coalesce(locked_until <= now(), true)
+        and run_after <= now()),
     count(*) filter (where status = 'failed' and coalesce(locked_until <= now(), true) and run_after > now()),
     count(*) filter (where status = 'pending' and coalesce(locked_until <= now(), true) and run_after > now()),
     count(*) filter (where status in ('pending', 'failed') and locked_until > now()),
@@ -32,6 +33,7 @@ from outbox
 where rule_id is not null`
 
 func readDeliveries(ctx context.Context, conn *pgx.Conn) (b deliveries, events int64, err error) {
-	err = conn.QueryRow(ctx, deliveriesSQL).Scan(&b.due, &b.retry, &b.later, &b.leased, &b.sent, &b.skipped, &b.dead, &events)
+	err = conn.QueryRow(ctx, deliveriesSQL).Scan(&b.due, &b.retry, &b.later, &b.leased, &b.sent, &b.skipped, &b.dead,
+		&events)
 	return b, events, err
 }

@@ -21,7 +21,8 @@ import (
 const (
 	demoSecretFile  = "secret"
 	demoSecret      = "whsec_ZGVtby1vbmx5LWRlbW8tb25seS1kZW1vLW9ubHk="
-	demoDestination = `# Written by "lab demo". All destinations are the demo's receiver, which fails now and then, so retries come soon.
+	demoDestination = `# Written by "lab demo". All destinations are the demo's receiver, which fails now and then,
+# so retries come soon.
 destinations:
 `
 )

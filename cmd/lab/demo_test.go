@@ -18,7 +18,8 @@ func TestDemo(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := public + "/demo"
-	status, out, errOut := runCommand(t, nil, "demo", "--pipeline", pipelineProgram(t), "--data-dir", dir, "--rules", "../../rules/shop.yaml", "--visits", "300")
+	status, out, errOut := runCommand(t, nil, "demo", "--pipeline", pipelineProgram(t), "--data-dir", dir, "--rules",
+		"../../rules/shop.yaml", "--visits", "300")
 	if status != 0 || !strings.Contains(out, "the books balance") {
 		t.Fatalf("status %d\n%s%s", status, out, errOut)
 	}

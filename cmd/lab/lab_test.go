@@ -73,7 +73,8 @@ func TestHelp(t *testing.T) {
 			t.Errorf("the list of commands shows %q, or lacks it:\n%s", c.Name, got)
 		}
 		status, help, errOut := runCommand(t, nil, c.Name, "--help")
-		if status != 0 || !strings.Contains(help, "Example:\n  lab ") && !strings.Contains(help, "lab receiver") || errOut != "" {
+		if status != 0 || !strings.Contains(help, "Example:\n  lab ") && !strings.Contains(help, "lab receiver") ||
+			errOut != "" {
 			t.Errorf("%s --help: status %d, stderr %q, want an example in\n%s", c.Name, status, errOut, help)
 		}
 	}

@@ -1,5 +1,6 @@
-// Command lab is for trying and measuring the pipeline: a demo, a webhook receiver that fails on demand, benchmarks beside
-// their floors, and a planner. It runs the pipeline as another process. Nothing in it is needed where the pipeline works.
+// Command lab is for trying and measuring the pipeline: a demo, a webhook receiver that fails on demand, benchmarks
+// beside their floors, and a planner. It runs the pipeline as another process. Nothing in it is needed where the
+// pipeline works.
 package main
 
 import "sluice.example/sluice/internal/cli"

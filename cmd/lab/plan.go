@@ -14,9 +14,10 @@ import (
 	"sluice.example/sluice/internal/cli"
 )
 
-const planAbout = `Turns measurements into advice: the settings to use for a target, what limits first and at what rate, and what the target
-takes in machines, cores, connections, memory and disk. Every number says where it comes from; what the measurements do
-not reach is an open question with the command that answers it. docs/planning.md explains the way.`
+const planAbout = `Turns measurements into advice: the settings to use for a target, what limits first and at what
+rate, and what the target takes in machines, cores, connections, memory and disk. Every number says where it comes
+from; what the measurements do not reach is an open question with the command that answers it. docs/planning.md
+explains the way.`
 
 func planCommand(_ context.Context, args []string, env cli.Env) error {
 	t := capacity.Target{}
@@ -24,7 +25,8 @@ func planCommand(_ context.Context, args []string, env cli.Env) error {
 	fs := cli.NewFlags(env, "plan", planAbout, `lab bench ingest --sweep batch=500,2000,writers=1,2,4 --out ingest.json
 lab bench deliver --sweep concurrency=64,256 --receiver-latency 80ms --out deliver.json
 lab plan --from ingest.json --from deliver.json --rate 30000 --matching 5% --receiver 80ms --p99 100ms`)
-	fs.Func("from", "`file` of a sweep; give it twice for ingest and deliver", func(s string) error { from = append(from, s); return nil })
+	fs.Func("from", "`file` of a sweep; give it twice for ingest and deliver",
+		func(s string) error { from = append(from, s); return nil })
 	fs.Float64Var(&t.Rate, "rate", 0, "`events` a second that the system has to take, at its peak")
 	matching := fs.String("matching", "5%", "`share` of events that become a message")
 	cli.Duration(fs, &t.Receiver, "receiver", 80*time.Millisecond, "how `long` the receiver of messages takes to answer")
@@ -43,9 +45,11 @@ lab plan --from ingest.json --from deliver.json --rate 30000 --matching 5% --rec
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	fault(len(from) == 0, "--from: give the file of an ingest sweep, made by: lab bench ingest --sweep batch=500,2000,writers=1,2,4 --out ingest.json")
+	fault(len(from) == 0, "--from: give the file of an ingest sweep, made by: lab bench ingest --sweep "+
+		"batch=500,2000,writers=1,2,4 --out ingest.json")
 	fault(t.Rate <= 0, "--rate: give the events a second that the system has to take")
-	fault(t.Receiver < 0 || t.P99 <= 0 || t.NodeCores < 0 || t.Retention < 0, "--receiver, --p99, --node-cores and --retention can't be negative, and --p99 has to be positive")
+	fault(t.Receiver < 0 || t.P99 <= 0 || t.NodeCores < 0 || t.Retention < 0,
+		"--receiver, --p99, --node-cores and --retention can't be negative, and --p99 has to be positive")
 	if t.Matching, err = parseShare(*matching); err != nil {
 		errs = append(errs, fmt.Errorf("--matching: %w", err))
 	}
@@ -83,7 +87,8 @@ lab plan --from ingest.json --from deliver.json --rate 30000 --matching 5% --rec
 
 func printPlan(w io.Writer, p *capacity.Plan, t capacity.Target) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Target: %.0f events/s, %g %% matching, receiver %s, p99 under %s, %.0f %% headroom.\n", t.Rate, 100*t.Matching, t.Receiver, t.P99, 100*t.Headroom)
+	fmt.Fprintf(&b, "Target: %.0f events/s, %g %% matching, receiver %s, p99 under %s, %.0f %% headroom.\n", t.Rate,
+		100*t.Matching, t.Receiver, t.P99, 100*t.Headroom)
 	if p.Fits {
 		fmt.Fprintf(&b, "One machine like the measured one is enough, with PostgreSQL on it.\n")
 	} else {

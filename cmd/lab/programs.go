@@ -34,7 +34,8 @@ func findPrograms(pipeline string) (p bench.Programs, err error) {
 		return p, nil
 	}
 	if p.Pipeline, err = exec.LookPath("pipeline"); err != nil {
-		return p, fmt.Errorf("there is no program \"pipeline\" beside %s or in PATH: make build, or name it with --pipeline", p.Lab)
+		return p, fmt.Errorf("there is no program \"pipeline\" beside %s or in PATH: make build, or name it with --pipeline",
+			p.Lab)
 	}
 	return p, nil
 }

@@ -14,18 +14,21 @@ import (
 	"sluice.example/sluice/internal/receiver"
 )
 
+const receiverAbout = `A webhook sink for trials and tests. Every POST is a message: its signatures are verified, its
+idempotency key is remembered, and it fails as told. GET /stats counts, GET /messages shows the last bodies, GET
+/healthz answers ok. Secrets come from the environment: RECEIVER_WEBHOOK_SECRET (whsec_..., Standard Webhooks) and
+RECEIVER_SECRET (X-Signature). A form without a secret is not checked.`
+
 func receiverCommand(ctx context.Context, args []string, env cli.Env) error {
 	o := receiver.DefaultOptions()
-	fs := cli.NewFlags(env, "receiver", `A webhook sink for trials and tests. Every POST is a message: its signatures are verified, its idempotency key is
-remembered, and it fails as told. GET /stats counts, GET /messages shows the last bodies, GET /healthz answers ok.
-Secrets come from the environment: RECEIVER_WEBHOOK_SECRET (whsec_..., Standard Webhooks) and RECEIVER_SECRET
-(X-Signature). A form without a secret is not checked.`,
+	fs := cli.NewFlags(env, "receiver", receiverAbout,
 		"RECEIVER_SECRET=s3cret lab receiver --listen 127.0.0.1:9000 --fail-rate 0.1 --delay 20ms")
 	listen := fs.String("listen", "127.0.0.1:9000", "`address` to listen on")
 	fs.Float64Var(&o.FailRate, "fail-rate", 0, "`share` of requests to answer with --fail-status, 0 to 1")
 	fs.IntVar(&o.FailStatus, "fail-status", 503, "HTTP `status` of a failure")
 	fs.Float64Var(&o.HangRate, "hang", 0, "`share` of requests to leave without any answer, 0 to 1")
-	fs.Float64Var(&o.LoseAnswers, "lose-answers", 0, "`share` of requests to take and yet answer with --fail-status, 0 to 1")
+	fs.Float64Var(&o.LoseAnswers, "lose-answers", 0, "`share` of requests to take and yet answer with --fail-status, 0 "+
+		"to 1")
 	cli.Duration(fs, &o.Delay, "delay", 0, "how `long` to wait before each answer")
 	fs.IntVar(&o.KeepKeys, "keep-keys", 1_000_000, "idempotency `keys` to remember; about 100 bytes each")
 	fs.IntVar(&o.KeepMessages, "keep-messages", 100, "`messages` to show at /messages; at most 16 KiB each")

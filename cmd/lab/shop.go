@@ -104,7 +104,8 @@ func (v *shopVisit) play(d *shopDay, number int) {
 		return v.at
 	}
 	for range 2 + v.random.IntN(8) {
-		v.add("page_viewed", later(), v, map[string]any{"title": fmt.Sprintf("Product %d", v.random.IntN(200)), "scroll": v.random.IntN(100)})
+		v.add("page_viewed", later(), v, map[string]any{"title": fmt.Sprintf("Product %d", v.random.IntN(200)),
+			"scroll": v.random.IntN(100)})
 	}
 	if v.random.Float64() < 0.06 {
 		v.user = fmt.Sprintf("u-%05d", number)
@@ -118,14 +119,16 @@ func (v *shopVisit) play(d *shopDay, number int) {
 	for range 1 + v.random.IntN(3) {
 		cents := 500 + int(math.Exp(v.random.NormFloat64()*1.2+8))
 		total += cents
-		v.add("add_to_cart", later(), v, map[string]any{"sku": fmt.Sprintf("SKU-%04d", v.random.IntN(500)), "amount_cents": cents})
+		v.add("add_to_cart", later(), v, map[string]any{"sku": fmt.Sprintf("SKU-%04d", v.random.IntN(500)),
+			"amount_cents": cents})
 	}
 	v.add("checkout_started", later(), v, map[string]any{"cart_id": "c-" + v.visitor})
 	if v.random.Float64() < 0.5 {
 		d.carts++
 		return
 	}
-	v.add("purchase_completed", later(), v, map[string]any{"order_id": "o-" + v.visitor, "amount_cents": total, "currency": "EUR"})
+	v.add("purchase_completed", later(), v, map[string]any{"order_id": "o-" + v.visitor, "amount_cents": total,
+		"currency": "EUR"})
 	if total >= bigPurchase {
 		d.big++
 	}

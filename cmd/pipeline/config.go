@@ -78,73 +78,128 @@ func defaultConfig() *config {
 // settings is the table of everything that can be set.
 func (c *config) settings() []*setting {
 	table := []*setting{
-		{key: "database-url", value: &c.databaseURL, mask: cli.MaskURL, doc: "PostgreSQL 14 or newer, as a URL or key=value string; DATABASE_URL sets it too. Empty: a private PostgreSQL under data-dir"},
+		{key: "database-url", value: &c.databaseURL, mask: cli.MaskURL,
+			doc: "PostgreSQL 14 or newer, as a URL or key=value string; DATABASE_URL sets it too. Empty: a private " +
+				"PostgreSQL under data-dir"},
 		{key: "data-dir", value: &c.dataDir, doc: "folder of the private PostgreSQL; not used with a database-url"},
-		{key: "database.connections", value: &c.queryConns, unit: "connections", doc: "pool for everything but writing batches: claims, results, retention, readiness. The writers have a pool of their own, of buffer.writers"},
-		{key: "database.start-timeout", value: &c.startTimeout, doc: "how long a starting process waits for the database before it gives up"},
+		{key: "database.connections", value: &c.queryConns, unit: "connections",
+			doc: "pool for everything but writing batches: claims, results, retention, readiness. The writers have a pool " +
+				"of their own, of buffer.writers"},
+		{key: "database.start-timeout", value: &c.startTimeout,
+			doc: "how long a starting process waits for the database before it gives up"},
 		{key: "roles", value: &c.roles, doc: "what this process does: any of " + strings.Join(allRoles, ", ")},
-		{key: "rules", value: &c.evaluate.Rules, doc: "rules file (YAML), or a folder of them. Empty: events are stored and nothing is decided"},
+		{key: "rules", value: &c.evaluate.Rules,
+			doc: "rules file (YAML), or a folder of them. Empty: events are stored and nothing is decided"},
 		{key: "destinations", value: &c.destinations, doc: "destinations file (YAML). Empty: nothing can be sent"},
-		{key: "topics", value: &c.topics, doc: "topics file (YAML): which destinations stand behind a topic that applications enqueue for. Empty: no topics"},
-		{key: "tenants", value: &c.tenants, doc: "tenants file (YAML). Empty: one tenant, named default, and no authentication"},
+		{key: "topics", value: &c.topics,
+			doc: "topics file (YAML): which destinations stand behind a topic that applications enqueue for. Empty: no topics"},
+		{key: "tenants", value: &c.tenants,
+			doc: "tenants file (YAML). Empty: one tenant, named default, and no authentication"},
 		{key: "listen", value: &c.listen, doc: "address of the events API"},
-		{key: "admin.listen", value: &c.adminListen, doc: "address of /healthz, /readyz, /metrics, /v1/books and /debug/pprof. It has no authentication: keep it on loopback or a private network"},
-		{key: "admin.ready-fill", value: &c.readyFill, unit: "share", doc: "/readyz answers 503 while the buffer is fuller than this"},
-		{key: "ready-file", value: &c.readyFile, doc: "file that gets the addresses, as one JSON object, once everything runs; it is removed when the process ends. Empty: none"},
+		{key: "admin.listen", value: &c.adminListen,
+			doc: "address of /healthz, /readyz, /metrics, /v1/books and /debug/pprof. It has no authentication: keep it on " +
+				"loopback or a private network"},
+		{key: "admin.ready-fill", value: &c.readyFill, unit: "share",
+			doc: "/readyz answers 503 while the buffer is fuller than this"},
+		{key: "ready-file", value: &c.readyFile,
+			doc: "file that gets the addresses, as one JSON object, once everything runs; it is removed when the process " +
+				"ends. Empty: none"},
 		{key: "log.format", value: &c.logFormat, doc: "text, json, or auto: text on a terminal and json otherwise"},
 		{key: "log.level", value: &c.logLevel, doc: "debug, info, warn or error"},
-		{key: "drain-timeout", value: &c.drainTimeout, doc: "how long SIGTERM and SIGINT let the stages finish before the process ends anyway"},
+		{key: "drain-timeout", value: &c.drainTimeout,
+			doc: "how long SIGTERM and SIGINT let the stages finish before the process ends anyway"},
 
-		{key: "ingest.max-body-bytes", value: &c.ingest.MaxBodyBytes, unit: "bytes", doc: "largest request body as it comes over the wire"},
-		{key: "ingest.max-decoded-bytes", value: &c.ingest.MaxDecodedBytes, unit: "bytes", doc: "largest request body after decompression"},
-		{key: "ingest.max-reading-bytes", value: &c.ingest.MaxReadingBytes, unit: "bytes", doc: "bound on the bodies of all requests being read and decoded; past it requests are refused with 429"},
+		{key: "ingest.max-body-bytes", value: &c.ingest.MaxBodyBytes, unit: "bytes",
+			doc: "largest request body as it comes over the wire"},
+		{key: "ingest.max-decoded-bytes", value: &c.ingest.MaxDecodedBytes, unit: "bytes",
+			doc: "largest request body after decompression"},
+		{key: "ingest.max-reading-bytes", value: &c.ingest.MaxReadingBytes, unit: "bytes",
+			doc: "bound on the bodies of all requests being read and decoded; past it requests are refused with 429"},
 		{key: "ingest.max-event-bytes", value: &c.ingest.MaxEventBytes, unit: "bytes", doc: "largest JSON of one event"},
 		{key: "ingest.max-events", value: &c.ingest.MaxEvents, unit: "events", doc: "most events in one request"},
-		{key: "ingest.max-age", value: &c.ingest.MaxAge, doc: "how far in the past occurred_at may lie; raise it to import history"},
-		{key: "ingest.max-ahead", value: &c.ingest.MaxAhead, doc: "how far in the future occurred_at may lie, for clocks that are wrong"},
-		{key: "ingest.keep-unknown-fields", value: &c.ingest.KeepUnknownFields, doc: "keep unknown top-level fields under properties; otherwise such an event is rejected, naming the field"},
-		{key: "ingest.cors-origins", value: &c.ingest.CORSOrigins, unit: "origins", doc: "web pages that may post events, as https://shop.example.com, or * for any"},
-		{key: "ingest.tls-cert-file", value: &c.ingest.TLSCertFile, doc: "certificate chain (PEM) to serve HTTPS with; read again when it changes"},
+		{key: "ingest.max-age", value: &c.ingest.MaxAge,
+			doc: "how far in the past occurred_at may lie; raise it to import history"},
+		{key: "ingest.max-ahead", value: &c.ingest.MaxAhead,
+			doc: "how far in the future occurred_at may lie, for clocks that are wrong"},
+		{key: "ingest.keep-unknown-fields", value: &c.ingest.KeepUnknownFields,
+			doc: "keep unknown top-level fields under properties; otherwise such an event is rejected, naming the field"},
+		{key: "ingest.cors-origins", value: &c.ingest.CORSOrigins, unit: "origins",
+			doc: "web pages that may post events, as https://shop.example.com, or * for any"},
+		{key: "ingest.tls-cert-file", value: &c.ingest.TLSCertFile,
+			doc: "certificate chain (PEM) to serve HTTPS with; read again when it changes"},
 		{key: "ingest.tls-key-file", value: &c.ingest.TLSKeyFile, doc: "its private key (PEM)"},
-		{key: "ingest.concurrency", value: &c.ingest.Concurrency, unit: "requests", doc: "requests being answered; past it requests are refused with 429"},
+		{key: "ingest.concurrency", value: &c.ingest.Concurrency, unit: "requests",
+			doc: "requests being answered; past it requests are refused with 429"},
 		{key: "ingest.read-timeout", value: &c.ingest.ReadTimeout, doc: "how long a client may take to send one request"},
-		{key: "ingest.idle-timeout", value: &c.ingest.IdleTimeout, doc: "how long a connection may stay open between two requests"},
-		{key: "ingest.answer-timeout", value: &c.ingest.AnswerTimeout, doc: "how long a request waits for the outcome of its events; then it is answered 503 and the outcome is open"},
+		{key: "ingest.idle-timeout", value: &c.ingest.IdleTimeout,
+			doc: "how long a connection may stay open between two requests"},
+		{key: "ingest.answer-timeout", value: &c.ingest.AnswerTimeout,
+			doc: "how long a request waits for the outcome of its events; then it is answered 503 and the outcome is open"},
 
-		{key: "buffer.max-bytes", value: &c.buffer.MaxBytes, unit: "bytes", doc: "bound on the events in memory, from the request until their batch is committed; past it requests are refused with 429"},
+		{key: "buffer.max-bytes", value: &c.buffer.MaxBytes, unit: "bytes",
+			doc: "bound on the events in memory, from the request until their batch is committed; past it requests are " +
+				"refused with 429"},
 		{key: "buffer.max-events", value: &c.buffer.MaxEvents, unit: "events", doc: "a batch is sealed at this many events"},
 		{key: "buffer.max-batch-bytes", value: &c.buffer.MaxBatchBytes, unit: "bytes", doc: "a batch is sealed at this size"},
-		{key: "buffer.max-wait", value: &c.buffer.MaxWait, auto: true, doc: "a batch is sealed at this age while another is being written; otherwise it is written at once. auto follows the time that a batch takes, from 1ms to 50ms"},
-		{key: "buffer.writers", value: &c.buffer.Writers, unit: "writers", doc: "batches written at the same time, one connection each; more than 2 help only where a COMMIT takes long"},
+		{key: "buffer.max-wait", value: &c.buffer.MaxWait, auto: true,
+			doc: "a batch is sealed at this age while another is being written; otherwise it is written at once. auto " +
+				"follows the time that a batch takes, from 1ms to 50ms"},
+		{key: "buffer.writers", value: &c.buffer.Writers, unit: "writers",
+			doc: "batches written at the same time, one connection each; more than 2 help only where a COMMIT takes long"},
 
-		{key: "copyin.deadline", value: &c.copyin.Deadline, doc: "bound on writing one batch, with all its retries; then its clients are answered 503"},
-		{key: "copyin.dedupe-window", value: &c.copyin.DedupeWindow, doc: "how far around its arrival an event without a time is looked up by its id alone"},
-		{key: "copyin.recent-bytes", value: &c.copyin.RecentBytes, unit: "bytes", doc: "memory for the keys that this process wrote last, 8 bytes each, so that retries are looked up before COPY: 0 off"},
+		{key: "copyin.deadline", value: &c.copyin.Deadline,
+			doc: "bound on writing one batch, with all its retries; then its clients are answered 503"},
+		{key: "copyin.dedupe-window", value: &c.copyin.DedupeWindow,
+			doc: "how far around its arrival an event without a time is looked up by its id alone"},
+		{key: "copyin.recent-bytes", value: &c.copyin.RecentBytes, unit: "bytes",
+			doc: "memory for the keys that this process wrote last, 8 bytes each, so that retries are looked up before " +
+				"COPY: 0 off"},
 
-		{key: "evaluate.max-payload-bytes", value: &c.evaluate.MaxPayloadBytes, unit: "bytes", doc: "largest payload of one message; a larger one is not decided, and counted"},
+		{key: "evaluate.max-payload-bytes", value: &c.evaluate.MaxPayloadBytes, unit: "bytes",
+			doc: "largest payload of one message; a larger one is not decided, and counted"},
 
-		{key: "sweep.every", value: &c.sweep.Every, doc: "how often is looked for timers and digests that are due: what it adds to the wait of an absence rule"},
+		{key: "sweep.every", value: &c.sweep.Every,
+			doc: "how often is looked for timers and digests that are due: what it adds to the wait of an absence rule"},
 		{key: "sweep.batch", value: &c.sweep.Batch, unit: "timers", doc: "most timers or digests that one transaction takes"},
 		{key: "sweep.timeout", value: &c.sweep.Timeout, doc: "bound on one transaction of a sweep"},
 		{key: "sweep.clean-every", value: &c.sweep.CleanEvery, doc: "how often timers are removed that can't fire any more"},
-		{key: "sweep.reseed-after", value: &c.sweep.ReseedAfter, doc: "an absence or rate rule that no node had in force for so long gets its timers or counts from the stored events; longer than reloading all nodes takes"},
+		{key: "sweep.reseed-after", value: &c.sweep.ReseedAfter,
+			doc: "an absence or rate rule that no node had in force for so long gets its timers or counts from the stored " +
+				"events; longer than reloading all nodes takes"},
 
-		{key: "claim.lease", value: &c.claim.Lease, doc: "how long a claimed message belongs to its worker. A worker that is killed delays its messages by this much"},
+		{key: "claim.lease", value: &c.claim.Lease,
+			doc: "how long a claimed message belongs to its worker. A worker that is killed delays its messages by this much"},
 
-		{key: "deliver.poll-interval", value: &c.deliver.PollInterval, doc: "how often the outbox is looked at when nothing woke the dispatcher"},
-		{key: "deliver.claim-batch", value: &c.deliver.ClaimBatch, unit: "messages", doc: "most messages that one claim takes"},
-		{key: "deliver.max-bytes", value: &c.deliver.MaxBytes, unit: "bytes", doc: "no more is claimed while the payloads held are over this"},
-		{key: "deliver.allow-networks", value: &c.deliver.AllowNetworks, unit: "networks", doc: "networks such as 10.1.0.0/16 at which every destination may be called although they are not public"},
+		{key: "deliver.poll-interval", value: &c.deliver.PollInterval,
+			doc: "how often the outbox is looked at when nothing woke the dispatcher"},
+		{key: "deliver.claim-batch", value: &c.deliver.ClaimBatch, unit: "messages",
+			doc: "most messages that one claim takes"},
+		{key: "deliver.max-bytes", value: &c.deliver.MaxBytes, unit: "bytes",
+			doc: "no more is claimed while the payloads held are over this"},
+		{key: "deliver.allow-networks", value: &c.deliver.AllowNetworks, unit: "networks",
+			doc: "networks such as 10.1.0.0/16 at which every destination may be called although they are not public"},
 
-		{key: "retain.events", value: &c.retain.Events, doc: "age at which a day of events is dropped; 0 keeps without end. Longer than ingest.max-age, or old events would be stored and dropped"},
-		{key: "retain.outbox", value: &c.retain.Outbox, doc: "how long messages stay after they were sent or skipped; 0 keeps without end"},
-		{key: "retain.dead", value: &c.retain.Dead, doc: "how long messages stay after they were given up; 0 keeps without end"},
-		{key: "retain.attempts", value: &c.retain.Attempts, doc: "how long delivery attempts are kept; the successful one is part of the message and goes with it; 0 keeps without end"},
-		{key: "retain.quarantine", value: &c.retain.Quarantine, doc: "how long events stay that PostgreSQL could not store; 0 keeps without end"},
-		{key: "retain.processed", value: &c.retain.Processed, doc: "how long an idempotent receiver in this database remembers a message; 0 keeps without end"},
-		{key: "retain.subjects", value: &c.retain.Subjects, doc: "how long rules remember a subject whose cooldown and cap are over; 0 keeps without end"},
-		{key: "retain.rule-hours", value: &c.retain.RuleHours, doc: "how long the hourly counts of rules stay; 0 keeps without end"},
-		{key: "retain.rule-state", value: &c.retain.RuleState, doc: "how long to keep timers and counts after the last node dropped the rule; 0 keeps without end. Longer than its lookback and baseline, or a rule that comes back begins anew"},
+		{key: "retain.events", value: &c.retain.Events,
+			doc: "age at which a day of events is dropped; 0 keeps without end. Longer than ingest.max-age, or old events " +
+				"would be stored and dropped"},
+		{key: "retain.outbox", value: &c.retain.Outbox,
+			doc: "how long messages stay after they were sent or skipped; 0 keeps without end"},
+		{key: "retain.dead", value: &c.retain.Dead,
+			doc: "how long messages stay after they were given up; 0 keeps without end"},
+		{key: "retain.attempts", value: &c.retain.Attempts,
+			doc: "how long delivery attempts are kept; the successful one is part of the message and goes with it; 0 keeps " +
+				"without end"},
+		{key: "retain.quarantine", value: &c.retain.Quarantine,
+			doc: "how long events stay that PostgreSQL could not store; 0 keeps without end"},
+		{key: "retain.processed", value: &c.retain.Processed,
+			doc: "how long an idempotent receiver in this database remembers a message; 0 keeps without end"},
+		{key: "retain.subjects", value: &c.retain.Subjects,
+			doc: "how long rules remember a subject whose cooldown and cap are over; 0 keeps without end"},
+		{key: "retain.rule-hours", value: &c.retain.RuleHours,
+			doc: "how long the hourly counts of rules stay; 0 keeps without end"},
+		{key: "retain.rule-state", value: &c.retain.RuleState,
+			doc: "how long to keep timers and counts after the last node dropped the rule; 0 keeps without end. Longer " +
+				"than its lookback and baseline, or a rule that comes back begins anew"},
 	}
 	for _, s := range table {
 		s.source = "default"
@@ -163,14 +218,17 @@ func (c *config) validate() error {
 	fault(c.listen == "", "listen: empty; give host:port")
 	fault(c.adminListen == "", "admin.listen: empty; give host:port")
 	fault(c.databaseURL == "" && c.dataDir == "", "data-dir: empty, and there is no database-url; give one of them")
-	fault(!slices.Contains([]string{"auto", "text", "json"}, c.logFormat), "log.format: %q is none of auto, text, json", c.logFormat)
-	fault(!slices.Contains([]string{"debug", "info", "warn", "error"}, c.logLevel), "log.level: %q is none of debug, info, warn, error", c.logLevel)
+	fault(!slices.Contains([]string{"auto", "text", "json"}, c.logFormat), "log.format: %q is none of auto, text, json",
+		c.logFormat)
+	fault(!slices.Contains([]string{"debug", "info", "warn", "error"}, c.logLevel),
+		"log.level: %q is none of debug, info, warn, error", c.logLevel)
 	fault(c.startTimeout <= 0, "database.start-timeout: %s; has to be positive", c.startTimeout)
 	fault(c.drainTimeout <= 0, "drain-timeout: %s; has to be positive", c.drainTimeout)
 	fault(c.readyFill <= 0 || c.readyFill > 1, "admin.ready-fill: %g; has to be over 0 and at most 1", c.readyFill)
 	fault(c.queryConns < 2, "database.connections: %d; has to be at least 2", c.queryConns)
 	fault(c.retain.Events > 0 && c.retain.Events < c.ingest.MaxAge,
-		"retain.events is %s and ingest.max-age %s: events would be stored only to be dropped; raise the first or lower the second", duration.Format(c.retain.Events), duration.Format(c.ingest.MaxAge))
+		"retain.events is %s and ingest.max-age %s: events would be stored only to be dropped; raise the first or lower "+
+			"the second", duration.Format(c.retain.Events), duration.Format(c.ingest.MaxAge))
 	fault(len(c.roles) == 0, "roles: empty; give any of %s", strings.Join(allRoles, ", "))
 	for _, r := range c.roles {
 		fault(!slices.Contains(allRoles, r), "roles: unknown role %q%s", r, spell.DidYouMean(r, allRoles))

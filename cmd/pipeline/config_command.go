@@ -11,11 +11,14 @@ import (
 	"sluice.example/sluice/internal/cli"
 )
 
+const configAbout = `Prints every setting in force and where it comes from: a flag, the environment, the file or the
+default, in this order of precedence. Secrets are masked. The output is a configuration file.`
+
 // configCommand prints what "pipeline run" with the same file, environment and flags would use.
 func configCommand(_ context.Context, args []string, env cli.Env) error {
 	cfg := defaultConfig()
-	settings, err := readConfig(cfg, "config", `Prints every setting in force and where it comes from: a flag, the environment, the file or the default, in this
-order of precedence. Secrets are masked. The output is a configuration file.`, "pipeline config --config pipeline.yaml --buffer.max-wait 2ms", args, env)
+	settings, err := readConfig(cfg, "config", configAbout,
+		"pipeline config --config pipeline.yaml --buffer.max-wait 2ms", args, env)
 	printSettings(env.Stdout, settings) // what is in force helps to find what is wrong with it
 	return err
 }
@@ -25,8 +28,8 @@ const settingsAbout = `
 The flags are settings: they stand under the same names in a configuration file, nested or dotted, and in the
 environment as PIPELINE_LISTEN and so on.`
 
-// readConfig fills cfg for a command that takes every setting, and validates it. It returns no settings where they could
-// not even be read.
+// readConfig fills cfg for a command that takes every setting, and validates it. It returns no settings where they
+// could not even be read.
 func readConfig(cfg *config, name, about, example string, args []string, env cli.Env) ([]*setting, error) {
 	settings := cfg.settings()
 	fs := cli.NewFlags(env, name, about+settingsAbout, example)

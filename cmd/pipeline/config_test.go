@@ -27,7 +27,8 @@ func writeFile(t *testing.T, name, text string) string {
 func runCommand(t *testing.T, environ []string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	status = program.Dispatch(context.Background(), args, cli.Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errOut, Environ: environ})
+	status = program.Dispatch(context.Background(), args, cli.Env{Stdin: strings.NewReader(""), Stdout: &out,
+		Stderr: &errOut, Environ: environ})
 	return status, out.String(), errOut.String()
 }
 
@@ -43,11 +44,13 @@ func loadArgs(t *testing.T, settings []*setting, args, environ []string) error {
 }
 
 func TestConfigPrecedence(t *testing.T) {
-	file := writeFile(t, "p.yaml", "listen: file:1\nadmin:\n  listen: file:2\nadmin.ready-fill: 0.5\ndrain-timeout: 1d\nlog: {level: warn}\nroles: [ingest, deliver]\n")
+	file := writeFile(t, "p.yaml", "listen: file:1\nadmin:\n  listen: file:2\nadmin.ready-fill: 0.5\ndrain-timeout: "+
+		"1d\nlog: {level: warn}\nroles: [ingest, deliver]\n")
 	cfg := defaultConfig()
 	settings := cfg.settings()
 	err := loadArgs(t, settings, []string{"--config", file, "--listen=flag:1", "-log.level", "debug"},
-		[]string{"PIPELINE_LISTEN=env:1", "PIPELINE_ADMIN_LISTEN=env:2", "HOME=/root", "PIPELINE_PORT_8080_TCP_ADDR=10.0.0.1", "PIPELINE_SERVICE_HOST=10.0.0.1"})
+		[]string{"PIPELINE_LISTEN=env:1", "PIPELINE_ADMIN_LISTEN=env:2", "HOME=/root", "PIPELINE_PORT_8080_TCP_ADDR=10.0.0.1",
+			"PIPELINE_SERVICE_HOST=10.0.0.1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +74,8 @@ func TestConfigPrecedence(t *testing.T) {
 }
 
 func TestConfigReportsEveryFaultAtOnce(t *testing.T) {
-	file := writeFile(t, "bad.yaml", "lisen: a:1\nadmin:\n  listn: b:2\nlog.level: debug\nlog:\n  level: info\ndrain-timeout: soon\nrules: {a: b}\n")
+	file := writeFile(t, "bad.yaml", "lisen: a:1\nadmin:\n  listn: b:2\nlog.level: debug\nlog:\n  level: "+
+		"info\ndrain-timeout: soon\nrules: {a: b}\n")
 	status, _, got := runCommand(t, []string{"PIPELINE_LISTN=x", "PIPELINE_ADMIN_READY_FILL=lots"},
 		"config", "--config", file, "--drain-timeot", "5s", "--database.connections=many", "--listen")
 	if status != 2 {
@@ -112,7 +116,8 @@ func TestConfigMasksSecrets(t *testing.T) {
 		{"host=db password = 'hunter2 \\' hunter2' dbname=x", "dbname=x"},
 	} {
 		status, got, errOut := runCommand(t, []string{"DATABASE_URL=" + c.url}, "config")
-		if status != 0 || strings.Contains(got+errOut, "hunter2") || !strings.Contains(got, c.keep) || !strings.Contains(got, "environment DATABASE_URL") {
+		if status != 0 || strings.Contains(got+errOut, "hunter2") || !strings.Contains(got, c.keep) ||
+			!strings.Contains(got, "environment DATABASE_URL") {
 			t.Errorf("config with DATABASE_URL=%s: status %d, printed\n%s%s", c.url, status, got, errOut)
 		}
 	}
@@ -189,8 +194,9 @@ func TestEveryFieldIsASetting(t *testing.T) {
 	for _, s := range cfg.settings() {
 		set[s.value] = true
 	}
-	for name, stage := range map[string]any{"ingest": &cfg.ingest, "buffer": &cfg.buffer, "copyin": &cfg.copyin, "evaluate": &cfg.evaluate,
-		"claim": &cfg.claim, "deliver": &cfg.deliver, "retain": &cfg.retain, "sweep": &cfg.sweep} {
+	for name, stage := range map[string]any{"ingest": &cfg.ingest, "buffer": &cfg.buffer, "copyin": &cfg.copyin,
+		"evaluate": &cfg.evaluate,
+		"claim":    &cfg.claim, "deliver": &cfg.deliver, "retain": &cfg.retain, "sweep": &cfg.sweep} {
 		v := reflect.ValueOf(stage).Elem()
 		for i := range v.NumField() {
 			field := name + "." + v.Type().Field(i).Name

@@ -18,7 +18,8 @@ import (
 func databaseFlags(fs *flag.FlagSet) func(environ []string) (*config, error) {
 	file := fs.String("config", "", "configuration `file`, the one of \"pipeline run\"")
 	address := fs.String("database-url", "", "`URL` of the database; also DATABASE_URL")
-	dir := fs.String("data-dir", "", "`folder` of the private PostgreSQL (default .pipeline); not used with a database-url")
+	dir := fs.String("data-dir", "", "`folder` of the private PostgreSQL (default .pipeline); not used with a "+
+		"database-url")
 	return func(environ []string) (*config, error) {
 		flags := map[string]string{}
 		for key, value := range map[string]string{"config": *file, "database-url": *address, "data-dir": *dir} {
@@ -34,7 +35,8 @@ func databaseFlags(fs *flag.FlagSet) func(environ []string) (*config, error) {
 	}
 }
 
-// withDatabase calls f with a connection to the configured database, or to the private PostgreSQL of a pipeline that runs.
+// withDatabase calls f with a connection to the configured database, or to the private PostgreSQL of a pipeline that
+// runs.
 func withDatabase(ctx context.Context, cfg *config, f func(*pgx.Conn) error) error {
 	address := cfg.databaseURL
 	if address == "" {

@@ -88,7 +88,13 @@ func (db *database) pool(name string, conns int, reg prometheus.Registerer) (*pg
 			ConstLabels: prometheus.Labels{"pool": name, "state": state},
 		}, func() float64 {
 			stat := pool.Stat()
-			return float64(map[string]int32{"used": stat.AcquiredConns(), "idle": stat.IdleConns(), "max": stat.MaxConns()}[state])
+			switch state {
+			case "used":
+				return float64(stat.AcquiredConns())
+			case "idle":
+				return float64(stat.IdleConns())
+			}
+			return float64(stat.MaxConns())
 		}))
 	}
 	return pool, nil
@@ -134,7 +140,8 @@ func migrate(ctx context.Context, url string, log *slog.Logger) (applied int, er
 		if !wait.For(ctx, pause) {
 			return 0, fmt.Errorf("the database did not answer within database.start-timeout: %w", err)
 		}
-		log.Warn("database does not answer, trying again", "host", cfg.Host, "port", cfg.Port, "database", cfg.Database, "next_try_in", pause.String(), "error", err)
+		log.Warn("database does not answer, trying again", "host", cfg.Host, "port", cfg.Port, "database", cfg.Database,
+			"next_try_in", pause.String(), "error", err)
 		pause = min(2*pause, 5*time.Second)
 	}
 }

@@ -17,7 +17,8 @@ import (
 	"sluice.example/sluice/internal/pgtest"
 )
 
-var update = flag.Bool("update", false, "write what the program says into the documents and lists that tests compare with it")
+var update = flag.Bool("update", false, "write what the program says into the documents and lists that tests "+
+	"compare with it")
 
 const (
 	operationsFile = "../../docs/operations.md"
@@ -51,7 +52,8 @@ func TestReferenceDocument(t *testing.T) {
 	got, wanted := strings.Split(string(text), "\n"), strings.Split(want, "\n")
 	for i := range wanted {
 		if i >= len(got) || got[i] != wanted[i] {
-			t.Fatalf("%s:%d differs from the program, which says\n%s\nRun: go test ./cmd/pipeline -run TestReferenceDocument -update", referenceFile, i+1, wanted[i])
+			t.Fatalf("%s:%d differs from the program, which says\n%s\nRun: go test ./cmd/pipeline -run TestReferenceDocument "+
+				"-update", referenceFile, i+1, wanted[i])
 		}
 	}
 }
@@ -105,7 +107,8 @@ func settingsTable() string {
 type described struct{ names map[string]string }
 
 var (
-	descText   = regexp.MustCompile(`fqName: "([^"]*)", help: ("(?:[^"\\]|\\.)*"),.* constLabels: \{([^}]*)\}, variableLabels: \{([^}]*)\}`)
+	descText = regexp.MustCompile(
+		`fqName: "([^"]*)", help: ("(?:[^"\\]|\\.)*"),.* constLabels: \{([^}]*)\}, variableLabels: \{([^}]*)\}`)
 	labelValue = regexp.MustCompile(`="[^"]*"`)
 )
 
@@ -123,7 +126,8 @@ func (d described) Register(c prometheus.Collector) error {
 			return err
 		}
 		labels := strings.Trim(labelValue.ReplaceAllString(m[3], "")+","+m[4], ",")
-		d.names[m[1]] = fmt.Sprintf("| `%s` | %s | %s |\n", m[1], strings.ReplaceAll(labels, ",", ", "), strings.ReplaceAll(help, "|", `\|`))
+		d.names[m[1]] = fmt.Sprintf("| `%s` | %s | %s |\n", m[1], strings.ReplaceAll(labels, ",", ", "),
+			strings.ReplaceAll(help, "|", `\|`))
 	}
 	return nil
 }
@@ -184,7 +188,8 @@ func TestDesignNamesTestsThatExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	have := map[string]bool{}
-	for _, pattern := range []string{"../*/*_test.go", "../../operate/*/*_test.go", "../../pipeline/*_test.go", "../../pipeline/*/*_test.go", "../../internal/*/*_test.go"} {
+	for _, pattern := range []string{"../*/*_test.go", "../../operate/*/*_test.go", "../../pipeline/*_test.go",
+		"../../pipeline/*/*_test.go", "../../internal/*/*_test.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

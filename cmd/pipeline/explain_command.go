@@ -12,20 +12,22 @@ import (
 	"sluice.example/sluice/pipeline/evaluate"
 )
 
-const explainAbout = `Tells the story of an event or a message: what was stored, which rules looked at it, which matched, what was suppressed and
-by what, what was sent where with which answer, and what happens next.
+const explainAbout = `Tells the story of an event or a message: what was stored, which rules looked at it, which
+matched, what was suppressed and by what, what was sent where with which answer, and what happens next.
 
   pipeline explain EVENT_ID      as it was sent, or as a UUID
   pipeline explain MESSAGE_ID    the number from the outbox, or its idempotency key
 
-What was stored, decided and sent is read. Why a match made no message is not on record: it is worked out from the rules as they are now and from
-what is still remembered, and says so where that does not tell any more. A message made by another version of its rule says so.
+What was stored, decided and sent is read. Why a match made no message is not on record: it is worked out from
+the rules as they are now and from what is still remembered, and says so where that does not tell any more. A
+message made by another version of its rule says so.
 
-An event is looked up in every partition, and its messages among those made since it arrived; only a key that was used before is looked for in the
-whole outbox.`
+An event is looked up in every partition, and its messages among those made since it arrived; only a key that
+was used before is looked for in the whole outbox.`
 
 func explainCommand(ctx context.Context, args []string, env cli.Env) error {
-	fs := cli.NewFlags(env, "explain", explainAbout, "pipeline explain order-4711 --rules rules/shop.yaml\npipeline explain 12345")
+	fs := cli.NewFlags(env, "explain", explainAbout, "pipeline explain order-4711 --rules rules/shop.yaml\npipeline "+
+		"explain 12345")
 	tenant := fs.Int("tenant", 1, "`id` of the tenant that the event belongs to")
 	rules := fs.String("rules", "", "rules `file` (default: the configured one)")
 	settings := databaseFlags(fs)

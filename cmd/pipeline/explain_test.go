@@ -18,7 +18,8 @@ func TestExplain(t *testing.T) {
 	conn := connect(t, url)
 	post := func(id, name, properties string) {
 		t.Helper()
-		body := fmt.Sprintf(`{"event_id":%q,"event_name":%q,"occurred_at":%q,"user_id":"u1","session_id":"s1","properties":%s}`,
+		body := fmt.Sprintf(
+			`{"event_id":%q,"event_name":%q,"occurred_at":%q,"user_id":"u1","session_id":"s1","properties":%s}`,
 			id, name, time.Now().UTC().Format(time.RFC3339Nano), properties)
 		if r := postEvents(client(t), node.Events(), body); r.status != 200 || r.Stored != 1 {
 			t.Fatalf("%+v", r)
@@ -31,7 +32,9 @@ func TestExplain(t *testing.T) {
 	post("odd", "purchase_completed", `{"order_id":"o4"}`)
 	post("cart", "add_to_cart", `{"sku":"tea"}`)
 	post("nobody", "page_viewed", `{}`)
-	pgtest.Eventually(t, "the message is sent", func() bool { return query1(t, conn, `select count(*) from outbox where status = 'sent'`) == 1 })
+	pgtest.Eventually(t, "the message is sent", func() bool {
+		return query1(t, conn, `select count(*) from outbox where status = 'sent'`) == 1
+	})
 	check := func(id string, wants ...string) {
 		t.Helper()
 		status, out, errOut := runCommand(t, nil, "explain", id, "--rules", "../../rules/shop.yaml", "--database-url", url)
@@ -41,15 +44,19 @@ func TestExplain(t *testing.T) {
 			}
 		}
 	}
-	check("big-1", `happened `, `shop/big-purchase (active, version `, `matched, with key "o1" and subject "sales-team"`, "attempt 1 at", "answer 200", "sent at", "shop/conversion-drop")
-	check("big-2", "held back by a cooldown of 15m0s", "granted a message at", "it lasts until ", "Messages because of it:\n  none")
+	check("big-1", `happened `, `shop/big-purchase (active, version `, `matched, with key "o1" and subject "sales-team"`,
+		"attempt 1 at", "answer 200", "sent at", "shop/conversion-drop")
+	check("big-2", "held back by a cooldown of 15m0s", "granted a message at", "it lasts until ",
+		"Messages because of it:\n  none")
 	check("again", "suppressed as a duplicate: the key was used at", "by message 1")
 	check("small", "shop/big-purchase (active", "did not match")
 	check("odd", `could not decide, which counts as no match: expression: the event has no "properties.amount_cents"`)
 	check("cart", `for key "s1"`, "it waits since", "next: it fires at")
-	check("nobody", "Rules that listen to page_viewed, as they are now (worked out again, not read from a record):\n  none")
+	check("nobody", "Rules that listen to page_viewed, as they are now (worked out again, not read from a record):\n  "+
+		"none")
 	// Afterwards: the cooldown is over, and a later grant has taken the place of the one that held big-2 back.
-	for _, sql := range []string{`update outbox set created_at = created_at - interval '1 hour', finished_at = finished_at - interval '1 hour'`,
+	for _, sql := range []string{
+		`update outbox set created_at = created_at - interval '1 hour', finished_at = finished_at - interval '1 hour'`,
 		`update events set received_at = received_at - interval '1 hour', occurred_at = occurred_at - interval '1 hour'`,
 		`update rule_subjects set recent = array[now()], decided_at = now()`} {
 		if _, err := conn.Exec(t.Context(), sql); err != nil {

@@ -11,24 +11,30 @@ import (
 	"sluice.example/sluice/operate/importer"
 )
 
-const importAbout = `Sends newline-delimited JSON, one event a line, to a running pipeline. Memory stays constant however long the input is.
+const importAbout = `Sends newline-delimited JSON, one event a line, to a running pipeline. Memory stays constant
+however long the input is.
 
-FILE is resumable: how far it was acknowledged is kept beside it, in FILE.import, and the same command goes on from
-there. "-" reads standard input, which can't be resumed. An event without event_id gets one derived from the head of
-the input, the line's number and its text, so repeating an import, in whole or in part, stores nothing twice.
-Events that the pipeline rejects go to FILE.rejected.ndjson, with line and reason, and the exit status is 3.`
+FILE is resumable: how far it was acknowledged is kept beside it, in FILE.import, and the same command goes on
+from there. "-" reads standard input, which can't be resumed. An event without event_id gets one derived from
+the head of the input, the line's number and its text, so repeating an import, in whole or in part, stores
+nothing twice. Events that the pipeline rejects go to FILE.rejected.ndjson, with line and reason, and the exit
+status is 3.`
 
 func importCommand(ctx context.Context, args []string, env cli.Env) error {
 	o := importer.Options{}
-	fs := cli.NewFlags(env, "import", importAbout, "pipeline import events.ndjson --to http://127.0.0.1:8080\ngunzip -c day.ndjson.gz | pipeline import -")
+	fs := cli.NewFlags(env, "import", importAbout, "pipeline import events.ndjson --to http://127.0.0.1:8080\ngunzip "+
+		"-c day.ndjson.gz | pipeline import -")
 	to := fs.String("to", "http://127.0.0.1:8080", "`URL` of the pipeline")
-	fs.StringVar(&o.WriteKey, "write-key", env.Variable("SLUICE_WRITE_KEY"), "`key` of the tenant; better set in the environment as SLUICE_WRITE_KEY")
+	fs.StringVar(&o.WriteKey, "write-key", env.Variable("SLUICE_WRITE_KEY"),
+		"`key` of the tenant; better set in the environment as SLUICE_WRITE_KEY")
 	fs.IntVar(&o.Batch, "batch", 500, "`events` in a request")
 	fs.IntVar(&o.Requests, "requests", 4, "`requests` in flight")
 	cli.Duration(fs, &o.RetryFor, "retry-for", 10*time.Minute, "how `long` to go on when the pipeline is full or away")
 	fs.BoolVar(&o.Restart, "restart", false, "begin at the first line, whatever was acknowledged before")
-	fs.StringVar(&o.Rejected, "rejected", "", "`file` for rejected events (default FILE.rejected.ndjson; none for standard input)")
-	cli.Duration(fs, &o.ProgressEvery, "progress-every", 5*time.Second, "how `long` between two lines of progress without a terminal")
+	fs.StringVar(&o.Rejected, "rejected", "", "`file` for rejected events (default FILE.rejected.ndjson; none for "+
+		"standard input)")
+	cli.Duration(fs, &o.ProgressEvery, "progress-every", 5*time.Second,
+		"how `long` between two lines of progress without a terminal")
 	fs.Lookup("write-key").DefValue = ""
 	rest, err := cli.Parse(fs, args, 1)
 	if err != nil {

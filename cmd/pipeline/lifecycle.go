@@ -23,7 +23,8 @@ type stage struct {
 // drain bounds the whole stop. So that one stage that hangs leaves the others time, each may hold up the next for half
 // of what is left; it goes on draining while the next does. A stage that has not ended when the time is up is left
 // behind and named in the error; the process has to exit then. left is what was not used of drain.
-func runStages(ctx context.Context, drain time.Duration, log *slog.Logger, stages []stage) (left time.Duration, err error) {
+func runStages(ctx context.Context, drain time.Duration, log *slog.Logger, stages []stage) (left time.Duration,
+	err error) {
 	type running struct {
 		stage
 		stop context.CancelFunc
@@ -71,7 +72,8 @@ func runStages(ctx context.Context, drain time.Duration, log *slog.Logger, stage
 		case <-r.done:
 			log.Info("drained", "stage", r.name, "after", time.Since(start).Round(time.Millisecond).String())
 		case <-patience.C:
-			log.Warn("still draining, going on with the next", "stage", r.name, "after", time.Since(start).Round(time.Millisecond).String())
+			log.Warn("still draining, going on with the next", "stage", r.name, "after",
+				time.Since(start).Round(time.Millisecond).String())
 		}
 		patience.Stop()
 	}

@@ -28,7 +28,8 @@ func TestStagesStopInOrder(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		if _, err := runStages(ctx, 10*time.Second, slog.New(slog.DiscardHandler), []stage{drains("a", time.Second), drains("b", 2*time.Second)}); err != nil {
+		if _, err := runStages(ctx, 10*time.Second, slog.New(slog.DiscardHandler),
+			[]stage{drains("a", time.Second), drains("b", 2*time.Second)}); err != nil {
 			t.Errorf("runStages: %v", err)
 		}
 		if want := []string{"a told", "a ended", "b told", "b ended"}; !slices.Equal(order, want) {
@@ -48,7 +49,8 @@ func TestStagesStopWhenOneFails(t *testing.T) {
 		if !errors.Is(err, broken) || !strings.HasPrefix(err.Error(), "b: ") || !drained {
 			t.Errorf("runStages = %v, other stage drained: %v", err, drained)
 		}
-		_, err = runStages(t.Context(), time.Second, slog.New(slog.DiscardHandler), []stage{{"c", func(context.Context) error { return nil }}})
+		_, err = runStages(t.Context(), time.Second, slog.New(slog.DiscardHandler),
+			[]stage{{"c", func(context.Context) error { return nil }}})
 		if err == nil {
 			t.Error("a stage that ends by itself has to be a fault")
 		}
@@ -73,7 +75,8 @@ func TestStagesDrainIsBounded(t *testing.T) {
 		if told != 4*time.Second {
 			t.Errorf("the stage behind the one that hangs was told after %s, want half of drain-timeout", told)
 		}
-		if err == nil || !strings.Contains(err.Error(), "hangs: not drained within drain-timeout") || strings.Contains(err.Error(), "waits") {
+		if err == nil || !strings.Contains(err.Error(), "hangs: not drained within drain-timeout") ||
+			strings.Contains(err.Error(), "waits") {
 			t.Errorf("runStages = %v", err)
 		}
 	})

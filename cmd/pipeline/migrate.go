@@ -7,11 +7,14 @@ import (
 	"sluice.example/sluice/internal/cli"
 )
 
+const migrateAbout = `Applies the migrations that the database lacks, one transaction each, and ends. Several processes
+may do so at once. "pipeline run" does the same at its start.`
+
 // migrateCommand brings the schema up to date and ends; "pipeline run" does the same at its start.
 func migrateCommand(ctx context.Context, args []string, env cli.Env) error {
 	cfg := defaultConfig()
-	_, err := readConfig(cfg, "migrate", `Applies the migrations that the database lacks, one transaction each, and ends. Several processes may do so at once.
-"pipeline run" does the same at its start.`, "DATABASE_URL=postgres://owner@db/events pipeline migrate", args, env)
+	_, err := readConfig(cfg, "migrate", migrateAbout,
+		"DATABASE_URL=postgres://owner@db/events pipeline migrate", args, env)
 	if err != nil {
 		return err
 	}

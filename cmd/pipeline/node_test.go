@@ -154,7 +154,8 @@ func client(t *testing.T) *http.Client {
 
 // testEvent is a signup of a user of its own; its id and time are fixed, so repeats are recognised.
 func testEvent(id string, at time.Time) string {
-	return fmt.Sprintf(`{"event_id":%q,"event_name":"signup_completed","occurred_at":%q,"user_id":%q,"properties":{"plan":"free"}}`,
+	return fmt.Sprintf(
+		`{"event_id":%q,"event_name":"signup_completed","occurred_at":%q,"user_id":%q,"properties":{"plan":"free"}}`,
 		id, at.UTC().Format(time.RFC3339Nano), "user-"+id)
 }
 
@@ -241,7 +242,8 @@ func writeRules(t *testing.T, url string, retry string) []string {
 	var b bytes.Buffer
 	b.WriteString("destinations:\n")
 	for _, name := range []string{"welcome", "sales"} {
-		fmt.Fprintf(&b, "  - {name: %s, url: %q, allow_private: true, secret_file: %q, timeout: 2s, prefetch: 1, retry: %s, attempts: 50}\n",
+		fmt.Fprintf(&b, "  - {name: %s, url: %q, allow_private: true, secret_file: %q, timeout: 2s, prefetch: 1, retry: "+
+			"%s, attempts: 50}\n",
 			name, url, filepath.Join(dir, "secret"), retry)
 	}
 	for name, text := range map[string]string{file: b.String(), filepath.Join(dir, "secret"): testSecret} {

@@ -27,9 +27,9 @@ const outboxAbout = `What was promised to be delivered, and what became of it.
   pipeline outbox retry [ID...]   make dead messages due again; --status picks others
   pipeline outbox discard [ID...] give messages up that are not final, and dead ones
 
-retry and discard say what they would do; with --yes they do it, --rate messages a second. What they did is done, so
-after an interruption the same command goes on; --after ID skips what was looked at.
-A retried message keeps its Idempotency-Key; a broker that drops repeats gets another id for it.`
+retry and discard say what they would do; with --yes they do it, --rate messages a second. What they did is
+done, so after an interruption the same command goes on; --after ID skips what was looked at. A retried
+message keeps its Idempotency-Key; a broker that drops repeats gets another id for it.`
 
 type outboxOptions struct {
 	filter claim.Filter
@@ -49,7 +49,8 @@ pipeline outbox retry --destination crm --error "HTTP 410" --newer 2d --rate 50 
 pipeline outbox discard 1017 1018 --yes`)
 	o.addFlags(fs)
 	settings := databaseFlags(fs)
-	action, rest, err := cli.ParseAction(fs, args, map[string]int{"list": 0, "show": 1, "retry": math.MaxInt, "discard": math.MaxInt})
+	action, rest, err := cli.ParseAction(fs, args, map[string]int{"list": 0, "show": 1, "retry": math.MaxInt,
+		"discard": math.MaxInt})
 	if err != nil {
 		return err
 	}
@@ -95,16 +96,17 @@ func (o *outboxOptions) addFlags(fs *flag.FlagSet) {
 		o.filter.Tenant = int32(id)
 		return err
 	})
-	fs.Func("status", "only these `statuses`, comma-separated: pending, failed, sent, skipped, dead", func(s string) error {
-		known := []string{"pending", "failed", "sent", "skipped", "dead"}
-		for status := range strings.SplitSeq(s, ",") {
-			if !slices.Contains(known, status) {
-				return fmt.Errorf("unknown status %q%s", status, spell.DidYouMean(status, known))
+	fs.Func("status", "only these `statuses`, comma-separated: pending, failed, sent, skipped, dead",
+		func(s string) error {
+			known := []string{"pending", "failed", "sent", "skipped", "dead"}
+			for status := range strings.SplitSeq(s, ",") {
+				if !slices.Contains(known, status) {
+					return fmt.Errorf("unknown status %q%s", status, spell.DidYouMean(status, known))
+				}
+				o.filter.Statuses = append(o.filter.Statuses, status)
 			}
-			o.filter.Statuses = append(o.filter.Statuses, status)
-		}
-		return nil
-	})
+			return nil
+		})
 	cli.Duration(fs, &o.filter.OlderThan, "older", 0, "only messages made longer ago than this `age`, such as 12h or 30d")
 	cli.Duration(fs, &o.filter.NewerThan, "newer", 0, "only messages made within this `age`")
 	fs.IntVar(&o.limit, "limit", 50, "most `messages` to list")

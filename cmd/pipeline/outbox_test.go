@@ -13,8 +13,10 @@ func TestOutbox(t *testing.T) {
 	conn := connect(t, url)
 	const insertSQL = `
 with m as (
-    insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, payload, status, attempts, finished_at, last_error)
-    select 1, 'welcome', 'user-' || i, 'key-' || i, case when i <= 5 then 'crm' else 'mail' end, '{"n": 1}', case when i <= 3 or i > 5 then 'dead' else 'sent' end, 6, now(),
+    insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, payload, status, attempts,
+        finished_at, last_error)
+    select 1, 'welcome', 'user-' || i, 'key-' || i, case when i <= 5 then 'crm' else 'mail' end, '{"n": 1}',
+        case when i <= 3 or i > 5 then 'dead' else 'sent' end, 6, now(),
         case when i <= 3 then E'HTTP 500: out\x1b[2J of order' end
     from generate_series(1, 6) i
     returning message_id)
@@ -54,8 +56,11 @@ select message_id, 1, now(), 0.25, 'failed', 500, 'HTTP 500' from m where messag
 	if got := query1(t, conn, `select count(*) from outbox where status = 'pending'`); got != 0 {
 		t.Errorf("the dry run made %d messages due", got)
 	}
-	has(run("retry", "--destination", "crm", "--error", "HTTP 500", "--rate", "2", "--yes"), "2 of 3 retried, up to message 2", "3 messages retried")
-	if got := query1(t, conn, `select count(*) from outbox where status = 'pending' and attempts = 0 and redrives = 1 and message_id <= 3`); got != 3 {
+	has(run("retry", "--destination", "crm", "--error", "HTTP 500", "--rate", "2", "--yes"),
+		"2 of 3 retried, up to message 2", "3 messages retried")
+	const dueAgainSQL = `
+select count(*) from outbox where status = 'pending' and attempts = 0 and redrives = 1 and message_id <= 3`
+	if got := query1(t, conn, dueAgainSQL); got != 3 {
 		t.Errorf("%d messages are due again; want 3", got)
 	}
 	has(run("discard", "6", "1", "--after", "1", "--yes"), "1 messages discarded")
@@ -72,11 +77,13 @@ select message_id, 1, now(), 0.25, 'failed', 500, 'HTTP 500' from m where messag
 		{`did you mean "dead"?`, []string{"list", "--status", "deed"}},
 		{"--rate: 0", []string{"retry", "--rate", "0"}},
 	} {
-		if status, _, errOut := runCommand(t, nil, append([]string{"outbox"}, c.args...)...); status != 2 || !strings.Contains(errOut, c.want) {
+		if status, _, errOut := runCommand(t, nil, append([]string{"outbox"}, c.args...)...); status != 2 ||
+			!strings.Contains(errOut, c.want) {
 			t.Errorf("outbox %q: status %d, %s; want 2 and %q", c.args, status, errOut, c.want)
 		}
 	}
-	if status, _, errOut := runCommand(t, []string{"DATABASE_URL=" + url}, "outbox", "show", "99"); status != 1 || !strings.Contains(errOut, "no such message") {
+	if status, _, errOut := runCommand(t, []string{"DATABASE_URL=" + url}, "outbox", "show", "99"); status != 1 ||
+		!strings.Contains(errOut, "no such message") {
 		t.Errorf("show of no message: status %d, %s", status, errOut)
 	}
 }

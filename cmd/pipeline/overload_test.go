@@ -18,15 +18,16 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-var overloadFor = flag.Duration("overload", 3*time.Second, "how long TestOverload overloads a node; the full form is 60s")
+var overloadFor = flag.Duration("overload", 3*time.Second,
+	"how long TestOverload overloads a node; the full form is 60s")
 
 const slowEventsSQL = `
 create function slow_down() returns trigger language plpgsql as $$ begin perform pg_sleep(0.25); return null; end $$;
 create trigger slow_down before insert on events for each statement execute function slow_down()`
 
-// With a database that takes a fraction of what comes in, a node keeps to its bound on memory, refuses with a time to come
-// back, loses nothing that it acknowledged, and goes on when the database does. How quickly it refuses, and its rates,
-// are logged: they are figures of the machine.
+// With a database that takes a fraction of what comes in, a node keeps to its bound on memory, refuses with a time to
+// come back, loses nothing that it acknowledged, and goes on when the database does. How quickly it refuses, and its
+// rates, are logged: they are figures of the machine.
 func TestOverload(t *testing.T) {
 	const (
 		maxBytes = 96 << 20
@@ -36,7 +37,8 @@ func TestOverload(t *testing.T) {
 	)
 	url := pgtest.URL(t)
 	conn := connect(t, url)
-	node := startNode(t, url, "--buffer.max-bytes", strconv.Itoa(maxBytes), "--buffer.max-events", "500", "--buffer.writers", "2",
+	node := startNode(t, url, "--buffer.max-bytes", strconv.Itoa(maxBytes), "--buffer.max-events", "500",
+		"--buffer.writers", "2",
 		"--ingest.max-reading-bytes", "16MiB", "--ingest.max-body-bytes", "4MiB", "--ingest.max-decoded-bytes", "4MiB",
 		"--ingest.answer-timeout", "5m") // a full buffer takes long on a machine that has other things to do
 	c := client(t)
@@ -116,23 +118,27 @@ func TestOverload(t *testing.T) {
 	}
 	again := load(8, time.Second, func() bool { return true })
 	slices.Sort(waits)
-	t.Logf("%.0f events/s before, %.0f while the database is slow, %.0f after; %d requests refused, half within %s, 99 %% within %s, all within %s; memory %d MiB, at most %d MiB",
-		normal, slow, again, len(waits), waits[len(waits)/2], waits[len(waits)*99/100], waits[len(waits)-1], baseline>>20, peak>>20)
-	// The node's own clock starts with a request's header and stops with its answer, so it leaves out how long this process
-	// takes to make, send and read.
+	t.Logf("%.0f events/s before, %.0f while the database is slow, %.0f after; %d requests refused, half within %s, 99 "+
+		"%% within %s, all within %s; memory %d MiB, at most %d MiB",
+		normal, slow, again, len(waits), waits[len(waits)/2], waits[len(waits)*99/100], waits[len(waits)-1], baseline>>20,
+		peak>>20)
+	// The node's own clock starts with a request's header and stops with its answer, so it leaves out how long this
+	// process takes to make, send and read.
 	metrics := metricsOf(t, node)
 	within := metrics.AtMost("pipeline_ingest_request_duration_seconds", 0.05, "status=4xx")
 	all := metrics.Sum("pipeline_ingest_request_duration_seconds_count", "status=4xx")
 	t.Logf("by the node's clock %.1f %% of the refusals took less than 50 ms, on average %.1f ms", 100*within/all,
 		1000*metrics.Sum("pipeline_ingest_request_duration_seconds_sum", "status=4xx")/all)
 	if peak-baseline > maxBytes+slack {
-		t.Errorf("the memory grew from %d MiB to %d MiB, want at most %d MiB more", baseline>>20, peak>>20, (maxBytes+slack)>>20)
+		t.Errorf("the memory grew from %d MiB to %d MiB, want at most %d MiB more", baseline>>20, peak>>20,
+			(maxBytes+slack)>>20)
 	}
 	if again == 0 {
 		t.Error("nothing was stored after the overload")
 	}
 	var rows, ids int64
-	if err := conn.QueryRow(t.Context(), `select count(*), count(distinct event_id) from events`).Scan(&rows, &ids); err != nil {
+	if err := conn.QueryRow(t.Context(), `select count(*), count(distinct event_id) from events`).Scan(&rows,
+		&ids); err != nil {
 		t.Fatal(err)
 	}
 	if rows != acknowledged.Load() || ids != rows {

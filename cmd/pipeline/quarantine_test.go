@@ -22,7 +22,8 @@ func TestQuarantine(t *testing.T) {
 		daysAgo float64
 		state   string
 	}{{1, "new", 0, "22P05"}, {1, "old", 40, "22P05"}, {2, "other", 0, "22003"}} {
-		if _, err := conn.Exec(t.Context(), insertSQL, row.tenant, pipeline.HashUUID(row.id), row.daysAgo, []byte(`{"event_id":"`+row.id+`"}`), row.state); err != nil {
+		if _, err := conn.Exec(t.Context(), insertSQL, row.tenant, pipeline.HashUUID(row.id), row.daysAgo,
+			[]byte(`{"event_id":"`+row.id+`"}`), row.state); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -47,10 +48,12 @@ func TestQuarantine(t *testing.T) {
 	if got := query1(t, conn, `select count(*) from quarantine`); got != 2 {
 		t.Errorf("%d rows are left, want 2", got)
 	}
-	if status, _, errOut := runCommand(t, nil, "quarantine", "lst"); status != 2 || !strings.Contains(errOut, `did you mean "list"?`) {
+	if status, _, errOut := runCommand(t, nil, "quarantine", "lst"); status != 2 ||
+		!strings.Contains(errOut, `did you mean "list"?`) {
 		t.Errorf("status %d, %s", status, errOut)
 	}
-	if status, _, errOut := runCommand(t, nil, "quarantine", "list", "--data-dir", t.TempDir()); status != 1 || !strings.Contains(errOut, "no pipeline runs on") {
+	if status, _, errOut := runCommand(t, nil, "quarantine", "list", "--data-dir", t.TempDir()); status != 1 ||
+		!strings.Contains(errOut, "no pipeline runs on") {
 		t.Errorf("status %d, %s", status, errOut)
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"sluice.example/sluice/pipeline/evaluate"
 )
 
-// TestRateRuleReachesTheReceiver: failures rose for forty minutes while nothing swept. The process that starts counts the
-// stored events, judges the windows that were missed, and the receiver gets firing, its repeats, and the all-clear.
+// TestRateRuleReachesTheReceiver: failures rose for forty minutes while nothing swept. The process that starts counts
+// the stored events, judges the windows that were missed, and the receiver gets firing, its repeats, and the all-clear.
 func TestRateRuleReachesTheReceiver(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
@@ -39,7 +39,8 @@ func TestRateRuleReachesTheReceiver(t *testing.T) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if d := message.Data; err != nil || message.Rule != "failures" || d.Usual < 200 || d.Usual > 350 || d.State == "resolved" && d.Got > 300 || d.State == "firing" && d.Got < 400 {
+		if d := message.Data; err != nil || message.Rule != "failures" || d.Usual < 200 || d.Usual > 350 ||
+			d.State == "resolved" && d.Got > 300 || d.State == "firing" && d.Got < 400 {
 			t.Errorf("the receiver got %s (%v)", body, err)
 		}
 		got = append(got, message.Data.State)
@@ -68,7 +69,8 @@ rules:
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine, err := evaluate.New(evaluate.DefaultConfig(), evaluate.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler), nil)
+	engine, err := evaluate.New(evaluate.DefaultConfig(), evaluate.NewMetrics(prometheus.NewRegistry()),
+		slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,30 +79,38 @@ rules:
 	if _, err := conn.Exec(t.Context(), `insert into events (event_id, tenant_id, event_name, occurred_at, received_at)
 		select gen_random_uuid(), 1, 'failed', at, at
 		from generate_series(10, 240) m, lateral (select case when m between 71 and 110 then 60 else 20 end as n) much,
-			generate_series(1, n) i, lateral (select date_trunc('hour', now()) + extract(minute from now())::int / 5 * interval '5 minutes'
+			generate_series(1, n) i, lateral (
+				select date_trunc('hour', now()) + extract(minute from now())::int / 5 * interval '5 minutes'
 				- m * interval '1 minute' + i * interval '0.9 seconds' as at) a`); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.Exec(t.Context(), `insert into rate_states (metric, tenant_id, slot, firing, state) values ($1, 1, now() - interval '125 minutes', false, '{}')`, engine.Rates()[0].Metric); err != nil {
+	const stateSQL = `
+insert into rate_states (metric, tenant_id, slot, firing, state)
+values ($1, 1, now() - interval '125 minutes', false, '{}')`
+	if _, err := conn.Exec(t.Context(), stateSQL, engine.Rates()[0].Metric); err != nil {
 		t.Fatal(err)
 	}
 	startNode(t, url, append(writeRules(t, receiver.URL, "[50ms]"), "--rules", rules, "--sweep.every", "50ms")...)
 	pgtest.Eventually(t, "the all-clear is sent", func() bool {
-		return query1(t, conn, `select count(*) from outbox where payload ->> 'state' = 'resolved' and status = 'sent'`) == 1 &&
+		return query1(t, conn,
+			`select count(*) from outbox where payload ->> 'state' = 'resolved' and status = 'sent'`) == 1 &&
 			query1(t, conn, `select count(*) from outbox where status <> 'sent'`) == 0
 	})
 	pgtest.Eventually(t, "the list says so", func() bool {
 		_, out, _ := runCommand(t, nil, "rules", "list", "--database-url", url)
-		return strings.Contains(strings.Join(strings.Fields(out), " "), "t/failures rate active ok ") || strings.Contains(out, "t/failures is unknown: ")
+		return strings.Contains(strings.Join(strings.Fields(out), " "), "t/failures rate active ok ") ||
+			strings.Contains(out, "t/failures is unknown: ")
 	})
 	var decided string
-	if err := conn.QueryRow(t.Context(), `select string_agg(payload ->> 'state', ' ' order by message_id) from outbox`).Scan(&decided); err != nil {
+	if err := conn.QueryRow(t.Context(),
+		`select string_agg(payload ->> 'state', ' ' order by message_id) from outbox`).Scan(&decided); err != nil {
 		t.Fatal(err)
 	}
 	mu.Lock()
 	defer mu.Unlock()
 	slices.Sort(got)
-	// Windows 10 minutes long: firing at the second that is high, then every 10 minutes, until the second that is normal again.
+	// Windows 10 minutes long: firing at the second that is high, then every 10 minutes, until the second that is normal
+	// again.
 	if want := "firing firing firing firing resolved"; decided != want || strings.Join(got, " ") != want {
 		t.Errorf("decided %q, received (sorted) %q; want %q", decided, got, want)
 	}

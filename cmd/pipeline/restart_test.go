@@ -82,8 +82,10 @@ func TestPostgresKilledUnderLoad(t *testing.T) {
 	})
 	found := stored(t, conn)
 	checkOnce(t, acknowledged, found)
-	if n := query1(t, conn, `select count(*) from outbox where status = 'sent'`); n != int64(len(found)) || accepted() != n {
-		t.Errorf("%d events stored, %d messages sent, %d different ones at the receiver; want the same of each", len(found), n, accepted())
+	if n := query1(t, conn, `select count(*) from outbox where status = 'sent'`); n != int64(len(found)) ||
+		accepted() != n {
+		t.Errorf("%d events stored, %d messages sent, %d different ones at the receiver; want the same of each", len(found),
+			n, accepted())
 	}
 }
 

@@ -21,23 +21,31 @@ import (
 
 const rulesAbout = `Checks, tests, tries and lists rules.
 
-  pipeline rules check FILE       every mistake, with its place and what was probably meant; exit status 1 if there is one
+  pipeline rules check FILE       every mistake, with its place and what was probably meant; exit status 1 if there
+                                  is one
   pipeline rules test FILE        the tests that stand in the rules, on a virtual clock; no database is needed
-  pipeline rules backtest FILE    what FILE would have decided about stored events, by day, and how that differs from other rules
+  pipeline rules backtest FILE    what FILE would have decided about stored events, by day, and how that differs from
+                                  other rules
   pipeline rules list             the rules in force, their owners, how they fare, and what they did in the last day
 
-FILE may be a folder. Where a database is at hand, check also looks whether enough happens for rate rules. Names of destinations and tenants are checked against the files that the configuration names.`
+FILE may be a folder. Where a database is at hand, check also looks whether enough happens for rate rules.
+Names of destinations and tenants are checked against the files that the configuration names.`
 
 func rulesCommand(ctx context.Context, args []string, env cli.Env) error {
-	fs := cli.NewFlags(env, "rules", rulesAbout, "pipeline rules check rules/shop.yaml --destinations destinations.yaml\npipeline rules backtest new.yaml --from 7d --against rules/shop.yaml\npipeline rules list")
-	destinations := fs.String("destinations", "", "destinations `file` whose names send_to may use (default: the configured one)")
+	fs := cli.NewFlags(env, "rules", rulesAbout, "pipeline rules check rules/shop.yaml --destinations "+
+		"destinations.yaml\npipeline rules backtest new.yaml --from 7d --against rules/shop.yaml\npipeline rules list")
+	destinations := fs.String("destinations", "", "destinations `file` whose names send_to may use (default: the "+
+		"configured one)")
 	tenants := fs.String("tenants", "", "tenants `file` whose names rules may use (default: the configured one)")
 	var back backtest.Options
-	fs.StringVar(&back.From, "from", "", "backtest: `time` of arrival of the first event, or how long ago, like 7d (default 1d)")
+	fs.StringVar(&back.From, "from", "", "backtest: `time` of arrival of the first event, or how long ago, like 7d "+
+		"(default 1d)")
 	fs.StringVar(&back.To, "to", "", "backtest: `time` of the end (default now)")
-	fs.StringVar(&back.Against, "against", "", "backtest: rules `file` to compare with (default: the configured one, if that is another)")
+	fs.StringVar(&back.Against, "against", "", "backtest: rules `file` to compare with (default: the configured one, "+
+		"if that is another)")
 	fs.IntVar(&back.Samples, "samples", 3, "backtest: sample `messages` to print of each rule")
-	fs.StringVar(&back.MaxLate, "max-late", "", "backtest: leave events out that happened so long before they arrived, like 2d; fewer days are read (default: none is left out)")
+	fs.StringVar(&back.MaxLate, "max-late", "", "backtest: leave events out that happened so long before they arrived, "+
+		"like 2d; fewer days are read (default: none is left out)")
 	fs.BoolVar(&back.JSON, "json", false, "backtest: print the report as JSON")
 	settings := databaseFlags(fs)
 	action, rest, err := cli.ParseAction(fs, args, map[string]int{"check": 1, "test": 1, "backtest": 1, "list": 0})
@@ -112,7 +120,8 @@ func checkRules(ctx context.Context, cfg *config, file string, known evaluate.Kn
 		for _, f := range faults {
 			fmt.Fprintln(out, f)
 		}
-		return fmt.Errorf("%s in %s; a running pipeline would keep the rules that it has", cli.Count(len(faults), "error"), file)
+		return fmt.Errorf("%s in %s; a running pipeline would keep the rules that it has", cli.Count(len(faults), "error"),
+			file)
 	}
 	warnings := append(slices.Clone(set.Warnings()), lintVolume(ctx, cfg, set, out)...)
 	for _, w := range warnings {
@@ -122,7 +131,8 @@ func checkRules(ctx context.Context, cfg *config, file string, known evaluate.Kn
 	for _, r := range set.Rules() {
 		tests += r.Tests
 	}
-	fmt.Fprintf(out, "ok: %s, %s passed, %s\n", cli.Count(len(set.Rules()), "rule"), cli.Count(tests, "test"), cli.Count(len(warnings), "warning"))
+	fmt.Fprintf(out, "ok: %s, %s passed, %s\n", cli.Count(len(set.Rules()), "rule"), cli.Count(tests, "test"),
+		cli.Count(len(warnings), "warning"))
 	return nil
 }
 

@@ -24,7 +24,8 @@ func TestRulesCheckAndTest(t *testing.T) {
 			t.Errorf("rules %q: exit status %d, output\n%s%s\nwant %d and %q", args, status, out, errOut, wantStatus, want)
 		}
 	}
-	bad := writeFile(t, "bad.yaml", "version: 1\nruleset: t\nrules:\n  - {id: a, onwer: me, response: 'https://wiki/a', on: x, send_to: crm}\n")
+	bad := writeFile(t, "bad.yaml", "version: 1\nruleset: t\nrules:\n  - {id: a, onwer: me, response: "+
+		"'https://wiki/a', on: x, send_to: crm}\n")
 	failing := writeFile(t, "failing.yaml", `version: 1
 ruleset: t
 rules:
@@ -35,7 +36,8 @@ rules:
     send_to: crm
     tests: [{name: none, events: [{event_name: x}], expect: []}]
 `)
-	destinations := writeFile(t, "d.yaml", "destinations:\n  - {name: welcome, url: 'https://example.com', secret_env: S}\n")
+	destinations := writeFile(t, "d.yaml", "destinations:\n  - {name: welcome, url: 'https://example.com', secret_env: "+
+		"S}\n")
 	t.Setenv("S", "0123456789abcdef0123456789abcdef")
 	check(0, "ok: 4 rules, 5 tests passed, 0 warnings", "check", "../../rules/shop.yaml")
 	check(0, "5 tests passed", "test", "../../rules/shop.yaml")
@@ -55,7 +57,8 @@ func TestRulesList(t *testing.T) {
 	startNode(t, url, writeRules(t, "http://127.0.0.1:9/", "[1s]")...)
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		status, out, errOut := runCommand(t, nil, "rules", "list", "--database-url", url)
-		if status == 0 && strings.Contains(out, "shop/big-purchase") && strings.Contains(out, "team-sales") && strings.Contains(out, "absence") &&
+		if status == 0 && strings.Contains(out, "shop/big-purchase") && strings.Contains(out, "team-sales") &&
+			strings.Contains(out, "absence") &&
 			strings.Contains(out, "shop/conversion-drop is unknown: nothing was counted yet") {
 			return
 		}
@@ -70,7 +73,9 @@ func TestRulesBacktest(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
 	conn := connect(t, url)
-	_, err := conn.Exec(t.Context(), `insert into events (event_id, tenant_id, event_name, occurred_at, received_at, user_id, session_id, properties)
+	_, err := conn.Exec(t.Context(), `insert into events (event_id, tenant_id, event_name, occurred_at,
+			received_at, user_id,
+			session_id, properties)
 		select gen_random_uuid(), 1, name, at, at, 'u' || n, 's' || n, p::jsonb from (values
 			(1, 'purchase_completed', interval '5 hours', '{"order_id":"o1","amount_cents":50000}'),
 			(2, 'purchase_completed', interval '295 minutes', '{"order_id":"o2","amount_cents":60000}'),
@@ -96,8 +101,11 @@ func TestRulesBacktest(t *testing.T) {
 	if err := os.WriteFile(lower, []byte(strings.Replace(string(shop), ">= 50000", ">= 40000", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	before := query1(t, conn, `select (select count(*) from outbox) + (select count(*) from dedupe_keys) + (select count(*) from absence_timers)`)
-	status, out, errOut := runCommand(t, nil, "rules", "backtest", lower, "--against", "../../rules/shop.yaml", "--from", "1d", "--database-url", url)
+	const rowsSQL = `
+select (select count(*) from outbox) + (select count(*) from dedupe_keys) + (select count(*) from absence_timers)`
+	before := query1(t, conn, rowsSQL)
+	status, out, errOut := runCommand(t, nil, "rules", "backtest", lower, "--against", "../../rules/shop.yaml", "--from",
+		"1d", "--database-url", url)
 	if status != 0 {
 		t.Fatalf("exit status %d: %s", status, errOut)
 	}
@@ -114,25 +122,32 @@ func TestRulesBacktest(t *testing.T) {
 		}
 	}
 	// An event is late by 50 days: it counts, unless it is asked not to.
-	if _, err := conn.Exec(t.Context(), `select create_events_partition((now() at time zone 'UTC')::date - 50)`); err != nil {
+	if _, err := conn.Exec(t.Context(),
+		`select create_events_partition((now() at time zone 'UTC')::date - 50)`); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.Exec(t.Context(), `insert into events (event_id, tenant_id, event_name, occurred_at, received_at, user_id, properties)
-		values (gen_random_uuid(), 1, 'signup_completed', now() - interval '50 days', now() - interval '1 hour', 'late', '{}')`); err != nil {
+	if _, err := conn.Exec(t.Context(), `insert into events (event_id, tenant_id, event_name, occurred_at,
+			received_at, user_id,
+			properties)
+		values (gen_random_uuid(), 1, 'signup_completed', now() - interval '50 days',
+			now() - interval '1 hour', 'late', '{}')`); err != nil {
 		t.Fatal(err)
 	}
 	for flag, want := range map[string]int{"--samples=3": 1, "--max-late=2d": 0} {
-		status, out, errOut := runCommand(t, nil, "rules", "backtest", "../../rules/shop.yaml", "--json", flag, "--from", "1d", "--database-url", url)
+		status, out, errOut := runCommand(t, nil, "rules", "backtest", "../../rules/shop.yaml", "--json", flag, "--from",
+			"1d", "--database-url", url)
 		var report backtest.Report
 		if err := json.Unmarshal([]byte(out), &report); status != 0 || err != nil {
 			t.Fatalf("exit status %d: %v, %s", status, err, errOut)
 		}
 		welcome, big := report.Rules[0], report.Rules[1]
-		if len(welcome.Samples) != want || report.MaxLate == "" != (want == 1) || len(big.Errors) != 1 || big.Errors[0].Kind != "expression" {
-			t.Errorf("with %s: %d welcomes, max_late %q, errors %v; want %d welcomes and one kind of error\n%s", flag, len(welcome.Samples), report.MaxLate, big.Errors, want, out)
+		if len(welcome.Samples) != want || report.MaxLate == "" != (want == 1) || len(big.Errors) != 1 ||
+			big.Errors[0].Kind != "expression" {
+			t.Errorf("with %s: %d welcomes, max_late %q, errors %v; want %d welcomes and one kind of error\n%s", flag,
+				len(welcome.Samples), report.MaxLate, big.Errors, want, out)
 		}
 	}
-	if after := query1(t, conn, `select (select count(*) from outbox) + (select count(*) from dedupe_keys) + (select count(*) from absence_timers)`); after != before {
+	if after := query1(t, conn, rowsSQL); after != before {
 		t.Errorf("the backtest changed the database: %d rows, then %d", before, after)
 	}
 	status, _, errOut = runCommand(t, nil, "rules", "backtest", lower, "--from", "yesterday", "--database-url", url)
@@ -157,13 +172,15 @@ func TestRulesCheckVolume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine, err := evaluate.New(evaluate.DefaultConfig(), evaluate.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler), nil)
+	engine, err := evaluate.New(evaluate.DefaultConfig(), evaluate.NewMetrics(prometheus.NewRegistry()),
+		slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	engine.Use(set)
 	if _, err := conn.Exec(t.Context(), `insert into rate_minutes (metric, tenant_id, minute, shard, n, x, late_n, late_x)
-		select $1, 1, date_trunc('hour', now()) - i * interval '1 hour', 0, 9, 1, 0, 0 from generate_series(1, 100) i`, engine.Rates()[0].Metric); err != nil {
+		select $1, 1, date_trunc('hour', now()) - i * interval '1 hour', 0, 9, 1, 0, 0
+		from generate_series(1, 100) i`, engine.Rates()[0].Metric); err != nil {
 		t.Fatal(err)
 	}
 	check("ok: 4 rules, 5 tests passed, 0 warnings")

@@ -18,18 +18,22 @@ import (
 	"sluice.example/sluice/pipeline/copyin"
 )
 
-const runAbout = `Takes events at POST /v1/events, stores them, decides by the rules, and delivers. Without a database-url it makes a
-private PostgreSQL under data-dir. Several processes may share one database, each with any of the roles.
+const runAbout = `Takes events at POST /v1/events, stores them, decides by the rules, and delivers. Without a
+database-url it makes a private PostgreSQL under data-dir. Several processes may share one database, each with any of
+the roles.
 
-SIGTERM and SIGINT drain, from the socket inwards, for at most drain-timeout; exit status 0 says that all was done in
-time. A second signal stops at once, with 128 + its number; nothing that was acknowledged is lost by that either.
+SIGTERM and SIGINT drain, from the socket inwards, for at most drain-timeout; exit status 0 says that all was
+done in time. A second signal stops at once, with 128 + its number; nothing that was acknowledged is lost by
+that either.
 
---ready-file names a file for whoever starts the process: it is written once everything runs, as one JSON object with
-"url" (of the events API), "admin", "database_url" (without its password) and "pid", and removed when the process ends.`
+--ready-file names a file for whoever starts the process: it is written once everything runs, as one JSON
+object with "url" (of the events API), "admin", "database_url" (without its password) and "pid", and removed
+when the process ends.`
 
 func runPipeline(ctx context.Context, args []string, env cli.Env) error {
 	cfg := defaultConfig()
-	settings, err := readConfig(cfg, "run", runAbout, "pipeline run --rules rules/shop.yaml --destinations destinations.yaml", args, env)
+	settings, err := readConfig(cfg, "run", runAbout, "pipeline run --rules rules/shop.yaml --destinations "+
+		"destinations.yaml", args, env)
 	if err != nil {
 		return err
 	}
@@ -64,7 +68,8 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 		stopAdmin()
 		err = errors.Join(err, <-adminDone)
 	}()
-	log.Info("admin address", "url", "http://"+admin.Addr().String(), "paths", "/healthz /readyz /metrics /v1/books /debug/pprof/")
+	log.Info("admin address", "url", "http://"+admin.Addr().String(), "paths",
+		"/healthz /readyz /metrics /v1/books /debug/pprof/")
 
 	db, err := openDatabase(ctx, cfg, log)
 	if err != nil {

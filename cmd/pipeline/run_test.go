@@ -74,7 +74,11 @@ func TestAcknowledgedSurvivesSIGKILL(t *testing.T) {
 			})
 		}
 		before := len(acknowledged)
-		pgtest.Eventually(t, "the node acknowledges", func() bool { mu.Lock(); defer mu.Unlock(); return len(acknowledged) > before })
+		pgtest.Eventually(t, "the node acknowledges", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return len(acknowledged) > before
+		})
 		time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond) // any moment will do
 		kill(t, node)
 		clients.Wait()
@@ -130,7 +134,11 @@ func TestSIGTERMDrains(t *testing.T) {
 			}
 		})
 	}
-	pgtest.Eventually(t, "all connections are at work", func() bool { mu.Lock(); defer mu.Unlock(); return len(acknowledged) > 1000 })
+	pgtest.Eventually(t, "all connections are at work", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(acknowledged) > 1000
+	})
 	signalNode(t, node, syscall.SIGTERM)
 	if got := exit(t, node, time.Minute); got != 0 {
 		t.Errorf("exit status %d, want 0", got)
@@ -171,7 +179,9 @@ func TestSecondSignalStopsAtOnce(t *testing.T) {
 	defer unlock()
 	answered := make(chan reply, 1)
 	go func() { answered <- postEvents(client(t), node.Events(), testEvent("x", time.Now())) }()
-	pgtest.Eventually(t, "the event is in the buffer", func() bool { return metricsOf(t, node).Sum("pipeline_buffer_in_flight_events") == 1 })
+	pgtest.Eventually(t, "the event is in the buffer", func() bool {
+		return metricsOf(t, node).Sum("pipeline_buffer_in_flight_events") == 1
+	})
 	signalNode(t, node, syscall.SIGTERM)
 	logged(t, node, `"msg":"stopping"`)
 	signalNode(t, node, syscall.SIGTERM)
@@ -196,7 +206,9 @@ func TestShutdownEndsWhenPostgresHangs(t *testing.T) {
 	proxy.SetBlackHole(true)
 	answered := make(chan reply, 1)
 	go func() { answered <- postEvents(c, node.Events(), testEvent("into the hole", time.Now())) }()
-	pgtest.Eventually(t, "the event is in the buffer", func() bool { return metricsOf(t, node).Sum("pipeline_buffer_in_flight_events") == 1 })
+	pgtest.Eventually(t, "the event is in the buffer", func() bool {
+		return metricsOf(t, node).Sum("pipeline_buffer_in_flight_events") == 1
+	})
 	start := time.Now()
 	signalNode(t, node, syscall.SIGTERM)
 	if got := exit(t, node, time.Minute); got != 1 {
@@ -224,7 +236,8 @@ func TestBooksBalance(t *testing.T) {
 	sink := startReceiver(t, func(o *receiver.Options) {
 		o.FailRate, o.LoseAnswers, o.Verifiers = 0.2, 0.1, []inbox.Verifier{verifier, plain}
 	})
-	node := startNode(t, url, append(writeRules(t, sink.URL, "[50ms]"), "--buffer.max-bytes", "128KiB", "--buffer.max-batch-bytes", "64KiB")...)
+	node := startNode(t, url, append(writeRules(t, sink.URL, "[50ms]"), "--buffer.max-bytes", "128KiB",
+		"--buffer.max-batch-bytes", "64KiB")...)
 	conn := connect(t, url)
 	at := time.Now()
 	c := client(t)
@@ -266,7 +279,8 @@ func TestBooksBalance(t *testing.T) {
 	if wrong := b.Differences.NotZero(); len(wrong) > 0 || b.Process.InFlight != 0 || b.Process.Received == 0 {
 		t.Errorf("the books differ by %v: %+v", wrong, b)
 	}
-	if got := metricsOf(t, node).Sum("pipeline_ingest_overloaded_requests_total", "tenant=1"); int64(got) != refused.Load() {
+	if got := metricsOf(t, node).Sum("pipeline_ingest_overloaded_requests_total",
+		"tenant=1"); int64(got) != refused.Load() {
 		t.Errorf("%d requests were refused, %g by the metrics", refused.Load(), got)
 	}
 	events := query1(t, conn, `select count(*) from events`)
@@ -283,12 +297,13 @@ func TestBooksBalance(t *testing.T) {
 	}
 }
 
-// While the database takes nothing, what does not fit into the buffer is refused and not queued, readiness says why, and
-// what was taken is stored once the database goes on.
+// While the database takes nothing, what does not fit into the buffer is refused and not queued, readiness says why,
+// and what was taken is stored once the database goes on.
 func TestFullBufferAnswersAtOnce(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
-	node := startNode(t, url, "--buffer.max-bytes", "64KiB", "--buffer.max-batch-bytes", "32KiB", "--admin.ready-fill", "0.5")
+	node := startNode(t, url, "--buffer.max-bytes", "64KiB", "--buffer.max-batch-bytes", "32KiB", "--admin.ready-fill",
+		"0.5")
 	unlock := lockEvents(t, url)
 	defer unlock()
 	c := client(t)
@@ -391,8 +406,8 @@ func TestTwoNodesOverlappingBatches(t *testing.T) {
 	}
 }
 
-// A node that is killed while its messages wait for an answer leaves them to the next, which delivers them with the same
-// key.
+// A node that is killed while its messages wait for an answer leaves them to the next, which delivers them with the
+// same key.
 func TestUnfinishedLeaseIsPickedUp(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
@@ -426,7 +441,9 @@ func TestUnfinishedLeaseIsPickedUp(t *testing.T) {
 	mu.Unlock()
 	startNode(t, url, rules...)
 	conn := connect(t, url)
-	pgtest.Eventually(t, "all are sent", func() bool { return query1(t, conn, `select count(*) from outbox where status = 'sent'`) == 20 })
+	pgtest.Eventually(t, "all are sent", func() bool {
+		return query1(t, conn, `select count(*) from outbox where status = 'sent'`) == 20
+	})
 	mu.Lock()
 	defer mu.Unlock()
 	if len(keys) != 20 {
@@ -448,7 +465,8 @@ func TestNodesWakeEachOther(t *testing.T) {
 	sender := startNode(t, url, append(rules, "--roles", "deliver,ingest", "--deliver.poll-interval", "1h")...)
 	conn := connect(t, url)
 	pgtest.Eventually(t, "the sender listens", func() bool {
-		return query1(t, conn, `select count(*) from pg_stat_activity where datname = current_database() and query like 'listen %'`) == 1
+		return query1(t, conn,
+			`select count(*) from pg_stat_activity where datname = current_database() and query like 'listen %'`) == 1
 	})
 	taker := startNode(t, url, append(rules, "--roles", "ingest")...)
 	if r := postEvents(client(t), taker.Events(), testEvent("a", time.Now())); r.status != 200 || r.Stored != 1 {
@@ -472,7 +490,8 @@ func TestEmbeddedPostgresDefault(t *testing.T) {
 	if r := postEvents(client(t), node.Events(), testEvent("kept", time.Now())); r.status != 200 || r.Stored != 1 {
 		t.Fatalf("%+v", r)
 	}
-	second := launch(t, "run", "--data-dir", dir, "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json")
+	second := launch(t, "run", "--data-dir", dir, "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0",
+		"--log.format", "json")
 	if got := exit(t, second, time.Minute); got != 1 {
 		t.Errorf("a second process on the data directory: exit status %d, want 1", got)
 	}
@@ -516,7 +535,8 @@ func TestRulesReload(t *testing.T) {
 	}
 	rules := dir + "/shop.yaml"
 	node := startNode(t, url, append(writeRules(t, "http://127.0.0.1:1", "[100ms]"), "--rules", rules)...)
-	if err := os.WriteFile(rules, []byte(strings.Replace(string(text), "owner: team-sales", "owner: team-shop", 1)), 0o600); err != nil {
+	if err := os.WriteFile(rules, []byte(strings.Replace(string(text), "owner: team-sales", "owner: team-shop", 1)),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	logged(t, node, `"msg":"rules reloaded"`)
@@ -539,7 +559,8 @@ func TestTopics(t *testing.T) {
 	if got := query1(t, connect(t, url), `select count(*) from outbox_topics where topic = 'signups'`); got != 2 {
 		t.Errorf("%d destinations for the topic, want 2", got)
 	}
-	status, _, errOut := runCommand(t, nil, append([]string{"config", "--topics", writeFile(t, "topics.yaml", "topics: {signups: [welcom]}")}, args...)...)
+	status, _, errOut := runCommand(t, nil, append([]string{"config", "--topics",
+		writeFile(t, "topics.yaml", "topics: {signups: [welcom]}")}, args...)...)
 	if status != 2 || !strings.Contains(errOut, `did you mean "welcome"?`) {
 		t.Errorf("a topic with an unknown destination: status %d, %s", status, errOut)
 	}

@@ -87,7 +87,8 @@ func envName(key string) string {
 
 // serviceVariable matches what Kubernetes and Docker links put into the environment for a service named "pipeline".
 // It looks like our settings and is none.
-var serviceVariable = regexp.MustCompile(`^PIPELINE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_.*)?)?)$`)
+var serviceVariable = regexp.MustCompile(
+	`^PIPELINE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_.*)?)?)$`)
 
 // loadSettings fills the settings from a file, then the environment, then flags, each overriding the one before, and
 // reports every fault at once. flags are texts by the name of the setting, and "config" names the file.

@@ -1,6 +1,6 @@
 // Package child runs the project's own program as another process: for the demo, the benchmarks, the load runs and the
-// tests. A child writes into a log file, so it outlives whoever reads that; it is in a process group of its own, so that
-// a Ctrl-C reaches it in its turn. It ends with Stop or Kill only.
+// tests. A child writes into a log file, so it outlives whoever reads that; it is in a process group of its own, so
+// that a Ctrl-C reaches it in its turn. It ends with Stop or Kill only.
 package child
 
 import (
@@ -194,7 +194,8 @@ func (p *Process) Stop() error {
 		}
 		return nil
 	case <-time.After(stopTimeout):
-		return errors.Join(fmt.Errorf("%s did not end within %s and was killed; see %s", p.name, stopTimeout, p.log), p.Kill())
+		return errors.Join(fmt.Errorf("%s did not end within %s and was killed; see %s", p.name, stopTimeout, p.log),
+			p.Kill())
 	}
 }
 

@@ -27,7 +27,8 @@ func TestMain(m *testing.M) {
 	case "good":
 		stop := make(chan os.Signal, 1)
 		signal.Notify(stop, syscall.SIGTERM)
-		ready := cli.Ready{URL: "http://127.0.0.1:2", Admin: "http://127.0.0.1:1", Database: "postgres://here", Pid: os.Getpid()}
+		ready := cli.Ready{URL: "http://127.0.0.1:2", Admin: "http://127.0.0.1:1", Database: "postgres://here",
+			Pid: os.Getpid()}
 		if err := ready.Write(os.Args[len(os.Args)-1]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -57,7 +58,9 @@ func TestStartReadsAddressesAndStopWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := []string{p.URL, p.Events(), p.Admin, p.Database}, []string{"http://127.0.0.1:2", "http://127.0.0.1:2/v1/events", "http://127.0.0.1:1", "postgres://here"}; !slices.Equal(got, want) {
+	if got, want := []string{p.URL, p.Events(), p.Admin, p.Database},
+		[]string{"http://127.0.0.1:2", "http://127.0.0.1:2/v1/events", "http://127.0.0.1:1",
+			"postgres://here"}; !slices.Equal(got, want) {
 		t.Errorf("addresses %q, want %q", got, want)
 	}
 	if err := p.Stop(); err != nil {
@@ -109,7 +112,9 @@ func TestEnvironTakesSettingsOut(t *testing.T) {
 	}
 	t.Setenv("OTHER", "y")
 	env := Environ()
-	if !slices.Contains(env, "OTHER=y") || slices.ContainsFunc(env, func(v string) bool { return strings.HasSuffix(v, "=x") }) {
+	if !slices.Contains(env, "OTHER=y") || slices.ContainsFunc(env, func(v string) bool {
+		return strings.HasSuffix(v, "=x")
+	}) {
 		t.Errorf("environment %q, want OTHER and no settings", env)
 	}
 }

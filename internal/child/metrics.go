@@ -37,8 +37,8 @@ func (p *Process) Metrics(ctx context.Context) (Metrics, error) {
 	return families, nil
 }
 
-// Sum adds the values of a counter or gauge, or of a histogram's name_sum or name_count, over the series that have all of
-// the labels, each as "name=value". A name that is not on the page sums up to 0.
+// Sum adds the values of a counter or gauge, or of a histogram's name_sum or name_count, over the series that have all
+// of the labels, each as "name=value". A name that is not on the page sums up to 0.
 func (m Metrics) Sum(name string, labels ...string) (sum float64) {
 	value := func(s *dto.Metric) float64 { return s.GetCounter().GetValue() + s.GetGauge().GetValue() }
 	family := m[name]
@@ -72,7 +72,8 @@ func (m Metrics) By(name, label string) map[string]float64 {
 	return sums
 }
 
-// AtMost counts what a histogram holds up to a bound, which has to be one of its buckets', in the series with the labels.
+// AtMost counts what a histogram holds up to a bound, which has to be one of its buckets', in the series with the
+// labels.
 func (m Metrics) AtMost(name string, bound float64, labels ...string) (count float64) {
 	for _, s := range m[name].GetMetric() {
 		for _, b := range s.GetHistogram().GetBucket() {

@@ -14,7 +14,8 @@ import (
 func TestMetrics(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	stored := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "stored_total", Help: "h"}, []string{"tenant", "rule"})
-	took := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "took_seconds", Help: "h", Buckets: []float64{1, 2}}, []string{"status"})
+	took := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "took_seconds", Help: "h", Buckets: []float64{1, 2}},
+		[]string{"status"})
 	reg.MustRegister(stored, took)
 	stored.WithLabelValues("1", `a "quoted", one`).Add(2)
 	stored.WithLabelValues("1", "b").Add(3)

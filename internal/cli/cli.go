@@ -1,5 +1,5 @@
-// Package cli is what the project's programs share on a command line: the table of commands and the exit status of each,
-// flags and the errors of a wrong call, values of settings, and masks over secrets. It knows no command.
+// Package cli is what the project's programs share on a command line: the table of commands and the exit status of
+// each, flags and the errors of a wrong call, values of settings, and masks over secrets. It knows no command.
 package cli
 
 import (
@@ -115,7 +115,8 @@ func (p Program) Dispatch(ctx context.Context, args []string, env Env) int {
 			names = append(names, c.Name)
 		}
 	}
-	fmt.Fprintf(env.Stderr, "%s: unknown command %q%s\nSee \"%[1]s help\".\n", p.Name, args[0], spell.DidYouMean(args[0], names))
+	fmt.Fprintf(env.Stderr, "%s: unknown command %q%s\nSee \"%[1]s help\".\n", p.Name, args[0],
+		spell.DidYouMean(args[0], names))
 	return 2
 }
 

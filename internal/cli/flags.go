@@ -40,8 +40,8 @@ func NewFlags(env Env, name, about, example string) *flag.FlagSet {
 
 // Parse parses args, in which flags may stand before and after the arguments, and returns the arguments, of which there
 // may be at most as many as most says. It takes --name=value, --name value and, for flags that are true or false,
-// --name alone; one hyphen does as well as two, and -- ends the flags. The error is a UsageError that joins every fault,
-// or flag.ErrHelp once help was printed.
+// --name alone; one hyphen does as well as two, and -- ends the flags. The error is a UsageError that joins every
+// fault, or flag.ErrHelp once help was printed.
 func Parse(fs *flag.FlagSet, args []string, most int) ([]string, error) {
 	var rest []string
 	var errs []error

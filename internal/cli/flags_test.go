@@ -26,7 +26,8 @@ func TestParse(t *testing.T) {
 	if !errors.As(err, &usage) {
 		t.Fatalf("%v is not a UsageError", err)
 	}
-	for _, want := range []string{`unknown flag --m; did you mean "n"?`, `flag --n: "many": `, "flag --wait needs a value", `unexpected argument "a"`} {
+	for _, want := range []string{`unknown flag --m; did you mean "n"?`, `flag --n: "many": `, "flag --wait needs a value",
+		`unexpected argument "a"`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in\n%v", want, err)
 		}
@@ -34,7 +35,8 @@ func TestParse(t *testing.T) {
 	if _, err := Parse(fs, []string{"--bad", "-h"}, 0); !errors.Is(err, flag.ErrHelp) {
 		t.Errorf("-h: %v; want flag.ErrHelp", err)
 	}
-	for _, want := range []string{"About.\n\nExample:\n  t --n 1\n", "  --n many\n        how many (default 3)\n", "  --yes\n        do it\n", "(default 1m)"} {
+	for _, want := range []string{"About.\n\nExample:\n  t --n 1\n", "  --n many\n        how many (default 3)\n",
+		"  --yes\n        do it\n", "(default 1m)"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in the help\n%s", want, out.String())
 		}
@@ -52,7 +54,8 @@ func TestParseAction(t *testing.T) {
 	if _, _, err := parse(); !errors.Is(err, flag.ErrHelp) {
 		t.Errorf("no action: %v; want flag.ErrHelp", err)
 	}
-	for want, args := range map[string][]string{`did you mean "list"?`: {"lst"}, `unexpected argument "1"`: {"list", "1"}} {
+	for want, args := range map[string][]string{`did you mean "list"?`: {"lst"},
+		`unexpected argument "1"`: {"list", "1"}} {
 		if _, _, err := parse(args...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v; want %q", args, err, want)
 		}

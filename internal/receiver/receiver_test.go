@@ -71,7 +71,8 @@ func TestCountsAndDeduplicates(t *testing.T) {
 	post(t, s.URL, `not JSON`)
 	var got Stats
 	getJSON(t, s.URL+"/stats", &got)
-	if got.Requests != 6 || got.Accepted != 5 || got.Duplicates != 1 || got.WithoutKey != 1 || got.ForgottenKeys != 2 || got.ByType["welcome"] != 4 || got.ByType[""] != 1 {
+	if got.Requests != 6 || got.Accepted != 5 || got.Duplicates != 1 || got.WithoutKey != 1 || got.ForgottenKeys != 2 ||
+		got.ByType["welcome"] != 4 || got.ByType[""] != 1 {
 		t.Errorf("stats = %+v", got)
 	}
 	var shown struct{ Messages []Message }

@@ -69,9 +69,9 @@ func (d Database) Difference() int64 {
 	return d.Decided + d.Enqueued - d.Sent - d.Skipped - d.Dead - d.Open()
 }
 
-// Differences have to be zero while nothing is on its way. Stored and Decided, those between the two sides, are left out
-// where the sides do not count from the same moment; they hold for the only process of a database, before anything is
-// pruned.
+// Differences have to be zero while nothing is on its way. Stored and Decided, those between the two sides, are left
+// out where the sides do not count from the same moment; they hold for the only process of a database, before anything
+// is pruned.
 type Differences struct {
 	Received int64  `json:"received"`
 	Promises int64  `json:"promises"`
@@ -82,7 +82,8 @@ type Differences struct {
 
 // compare fills in the differences. Those between the sides are taken where both count from the same moment.
 func (t *Tenant) compare(sameStart bool) {
-	t.Differences = Differences{Received: t.Process.Difference(), Promises: t.Database.Difference(), Twice: t.Database.Twice}
+	t.Differences = Differences{Received: t.Process.Difference(), Promises: t.Database.Difference(),
+		Twice: t.Database.Twice}
 	if sameStart {
 		stored := t.Process.Stored - t.Database.Stored
 		decided := t.Process.Decided - t.Database.Decided

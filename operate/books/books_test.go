@@ -20,7 +20,8 @@ func TestBooks(t *testing.T) {
 		}
 	}
 	const eventSQL = `insert into events (tenant_id, event_id, event_name, occurred_at, received_at) values `
-	const outboxSQL = `insert into outbox (tenant_id, type, dedupe_key, destination, payload, status, rule_id, locked_until) values `
+	const outboxSQL = `insert into outbox (tenant_id, type, dedupe_key, destination, payload, status, rule_id,
+		locked_until) values `
 	exec(eventSQL + `(1, gen_random_uuid(), 'before', now(), now() - interval '1 minute')`)
 	exec(outboxSQL + `(1, 't', 'before', 'd', '{}', 'pending', 'r', null)`)
 
@@ -61,14 +62,21 @@ func TestBooks(t *testing.T) {
 	add("pipeline_copyin_quarantined_events_total", 1, one)
 	add("pipeline_evaluate_decided_messages_total", 4, prometheus.Labels{"tenant": "1", "rule": "x/y"})
 	add("pipeline_evaluate_suppressed_total", 7, prometheus.Labels{"rule": "x/y", "reason": "cap"})
-	exec(eventSQL + `(1, gen_random_uuid(), 'a', now(), clock_timestamp()), (1, '0190163d-8694-739b-aea5-966c26f8ad91', 'b', now(), clock_timestamp())`)
-	exec(outboxSQL + `(1, 't', 'a', 'd', '{}', 'sent', 'r', null), (1, 't', 'b', 'd', '{}', 'failed', 'r', now() + interval '1 hour'),
-		(1, 't', 'c', 'd', '{}', 'pending', 'r', now() - interval '1 hour'), (1, 't', 'd', 'd', '{}', 'dead', 'r', null), (1, 't', 'e', 'd', '{}', 'skipped', null, null)`)
+	exec(eventSQL +
+		`(1, gen_random_uuid(), 'a', now(), clock_timestamp()),
+		(1, '0190163d-8694-739b-aea5-966c26f8ad91', 'b', now(), clock_timestamp())`)
+	exec(outboxSQL + `(1, 't', 'a', 'd', '{}', 'sent', 'r', null),
+		(1, 't', 'b', 'd', '{}', 'failed', 'r', now() + interval '1 hour'),
+		(1, 't', 'c', 'd', '{}', 'pending', 'r', now() - interval '1 hour'),
+		(1, 't', 'd', 'd', '{}', 'dead', 'r', null),
+		(1, 't', 'e', 'd', '{}', 'skipped', null, null)`)
 
 	answer, out := fetch("")
 	for _, want := range []string{
-		"tenant 1 default", "tenant 2 acme", "received 10 = stored 2 + duplicate 1 + rejected 3 + refused 3 + failed 0 + quarantined 1 + in flight 0",
-		"stored 2, of which 0 under", "decided 4 + enqueued 1 = sent 1 + skipped 1 + dead 1 + due 1 + leased 1", "suppressed by rules (all tenants): 7",
+		"tenant 1 default", "tenant 2 acme", "received 10 = stored 2 + duplicate 1 + rejected 3 + refused 3 + failed 0 + " +
+			"quarantined 1 + in flight 0",
+		"stored 2, of which 0 under", "decided 4 + enqueued 1 = sent 1 + skipped 1 + dead 1 + due 1 + leased 1",
+		"suppressed by rules (all tenants): 7",
 	} {
 		if answer.Err() != nil || !strings.Contains(out, want) {
 			t.Errorf("%v; want %q in\n%s", answer.Err(), want, out)
@@ -79,17 +87,20 @@ func TestBooks(t *testing.T) {
 	exec(eventSQL + `(2, gen_random_uuid(), 'c', now(), clock_timestamp())`)
 	later, _ := fetch(answer.Mark)
 	first, two := later.Tenants[0], later.Tenants[1]
-	if later.Err() != nil || first.Database.Stored != 0 || two.Database.Stored != 1 || first.Database.Sent != 0 || two.Differences.Stored != nil {
+	if later.Err() != nil || first.Database.Stored != 0 || two.Database.Stored != 1 || first.Database.Sent != 0 ||
+		two.Differences.Stored != nil {
 		t.Errorf("since %s: %v\n%+v", answer.Mark, later.Err(), later)
 	}
-	if _, err := Fetch(t.Context(), server.URL, "yesterday"); err == nil || !strings.Contains(err.Error(), "is not a mark") {
+	if _, err := Fetch(t.Context(), server.URL, "yesterday"); err == nil ||
+		!strings.Contains(err.Error(), "is not a mark") {
 		t.Errorf("since yesterday: %v", err)
 	}
 
 	// The database holds more than was counted, and an id twice.
 	exec(eventSQL + `(1, '0190163d-8694-739b-aea5-966c26f8ad91', 'b', now() - interval '1 hour', clock_timestamp())`)
 	answer, out = fetch("")
-	if err := answer.Err(); err == nil || err.Error() != "tenant 1: twice differ by 1" || !strings.Contains(out, "DIFFERENCE   stored: -1") || !strings.Contains(out, "DIFFERENCE   twice: 1") {
+	if err := answer.Err(); err == nil || err.Error() != "tenant 1: twice differ by 1" ||
+		!strings.Contains(out, "DIFFERENCE   stored: -1") || !strings.Contains(out, "DIFFERENCE   twice: 1") {
 		t.Errorf("a double: %v\n%s", err, out)
 	}
 }
@@ -100,7 +111,8 @@ func TestEquations(t *testing.T) {
 	if p.Difference() != 0 {
 		t.Errorf("%+v: difference %d", p, p.Difference())
 	}
-	for _, line := range []*int64{&p.Received, &p.Rejected, &p.Refused, &p.InFlight, &p.Failed, &p.Stored, &p.Duplicate, &p.Quarantined} {
+	for _, line := range []*int64{&p.Received, &p.Rejected, &p.Refused, &p.InFlight, &p.Failed, &p.Stored, &p.Duplicate,
+		&p.Quarantined} {
 		if *line++; p.Difference() == 0 {
 			t.Errorf("%+v: no difference", p)
 		}

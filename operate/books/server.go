@@ -54,7 +54,8 @@ func parseMark(text string) (m mark, err error) {
 
 // Begin opens the books: both sides count from now on. The process side is read off the metrics in counters, and
 // tenants are named by their ids.
-func (h *Handler) Begin(ctx context.Context, counters prometheus.Gatherer, pool *pgxpool.Pool, tenants map[string]int32) error {
+func (h *Handler) Begin(ctx context.Context, counters prometheus.Gatherer, pool *pgxpool.Pool,
+	tenants map[string]int32) error {
 	s := &source{counters: counters, pool: pool, names: map[int32]string{}}
 	for name, id := range tenants {
 		s.names[id] = name

@@ -84,7 +84,8 @@ func startDoor(t *testing.T) *fakeDoor {
 		if a.Stored+a.Duplicate == 0 {
 			w.WriteHeader(422)
 		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"stored": a.Stored, "duplicate": a.Duplicate, "rejected": a.Rejected, "events": events})
+		_ = json.NewEncoder(w).Encode(map[string]any{"stored": a.Stored, "duplicate": a.Duplicate, "rejected": a.Rejected,
+			"events": events})
 	}))
 	t.Cleanup(d.Close)
 	return d
@@ -99,7 +100,8 @@ type imported struct {
 
 // runImport imports into d, with the command's defaults as changed by the caller.
 func runImport(ctx context.Context, d *fakeDoor, file, input string, change func(*Options)) imported {
-	o := Options{File: file, Endpoint: d.URL + "/v1/events", Batch: 500, Requests: 4, RetryFor: 10 * time.Minute, ProgressEvery: 5 * time.Second}
+	o := Options{File: file, Endpoint: d.URL + "/v1/events", Batch: 500, Requests: 4, RetryFor: 10 * time.Minute,
+		ProgressEvery: 5 * time.Second}
 	if change != nil {
 		change(&o)
 	}
@@ -169,7 +171,8 @@ func TestResume(t *testing.T) {
 	d.before = nil
 	d.mu.Unlock()
 	r = runImport(t.Context(), d, file, "", func(o *Options) { o.Batch, o.Requests = 10, 3 })
-	if r.err != nil || r.AllRejected != 1 || r.Rejected != 0 || len(d.stored) != 999 || !strings.Contains(r.out, "going on after line") {
+	if r.err != nil || r.AllRejected != 1 || r.Rejected != 0 || len(d.stored) != 999 ||
+		!strings.Contains(r.out, "going on after line") {
 		t.Fatalf("%v, %+v; %d stored, want 999\n%s", r.err, r.Result, len(d.stored), r.out)
 	}
 	if d.repeats != 0 {
@@ -280,7 +283,8 @@ func TestRejected(t *testing.T) {
 		got[r.Line] = r.Reason
 	}
 	for line, want := range map[int64]string{
-		2: "not a JSON object", 3: "not a JSON object", 4: "is bad", 6: "can't be read", 7: "bytes long", 10: "not a JSON object",
+		2: "not a JSON object", 3: "not a JSON object", 4: "is bad", 6: "can't be read", 7: "bytes long",
+		10: "not a JSON object",
 	} {
 		if !strings.Contains(got[line], want) {
 			t.Errorf("line %d rejected with %q, want %q", line, got[line], want)

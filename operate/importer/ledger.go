@@ -82,10 +82,13 @@ func openLedger(file *os.File, o Options) (*ledger, error) {
 		return nil, err
 	}
 	switch {
-	case head != old.Head || info.Size() < old.Size || info.Size() == old.Size && !info.ModTime().UTC().Equal(old.Modified):
-		return nil, fmt.Errorf("%s is not the file that was imported up to line %d (its size, time or beginning differs); --restart sends all of it, and events with an event_id are not stored twice", name, old.Line)
+	case head != old.Head || info.Size() < old.Size || info.Size() == old.Size &&
+		!info.ModTime().UTC().Equal(old.Modified):
+		return nil, fmt.Errorf("%s is not the file that was imported up to line %d (its size, time or beginning differs); "+
+			"--restart sends all of it, and events with an event_id are not stored twice", name, old.Line)
 	case info.Size() > old.Size && old.Offset == old.Size && !l.endsLine(old.Offset):
-		return nil, fmt.Errorf("%s has grown within the line that was its last (%d); --restart sends all of it", name, old.Line)
+		return nil, fmt.Errorf("%s has grown within the line that was its last (%d); --restart sends all of it", name,
+			old.Line)
 	}
 	l.point = old
 	l.point.Size, l.point.Modified = fresh.Size, fresh.Modified

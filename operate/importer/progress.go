@@ -30,7 +30,8 @@ func newProgress(env cli.Env, size, offset int64, every time.Duration) *progress
 			total = -1 // unknown: a spinner
 		}
 		p.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(env.Stderr), progressbar.OptionShowBytes(true),
-			progressbar.OptionSetDescription("import"), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
+			progressbar.OptionSetDescription("import"), progressbar.OptionThrottle(100*time.Millisecond),
+			progressbar.OptionClearOnFinish())
 		_ = p.bar.Set64(offset) // drawing is not worth failing for
 	}
 	return p
@@ -51,7 +52,8 @@ func (p *progress) show(c checkpoint) {
 	if p.size > 0 {
 		share = fmt.Sprintf(" (%d %%)", c.Offset*100/p.size)
 	}
-	fmt.Fprintf(p.env.Stderr, "import: line %d%s, %d stored, %d duplicate, %d rejected\n", c.Line, share, c.Stored, c.Duplicate, c.Rejected)
+	fmt.Fprintf(p.env.Stderr, "import: line %d%s, %d stored, %d duplicate, %d rejected\n", c.Line, share, c.Stored,
+		c.Duplicate, c.Rejected)
 }
 
 // notice says why nothing moves, at most once a second.

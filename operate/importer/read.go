@@ -75,9 +75,11 @@ func (r *lineReader) next() (*Batch, error) {
 		switch {
 		case len(line) == 0:
 		case !whole:
-			b.Rejected = append(b.Rejected, RejectedLine{Line: r.line, Reason: fmt.Sprintf("the line is over %d bytes long", maxLine), Text: rejectedText(line)})
+			b.Rejected = append(b.Rejected, RejectedLine{Line: r.line, Reason: fmt.Sprintf("the line is over %d bytes long",
+				maxLine), Text: rejectedText(line)})
 		case line[0] != '{' || !json.Valid(line):
-			b.Rejected = append(b.Rejected, RejectedLine{Line: r.line, Reason: "the line is not a JSON object", Text: rejectedText(line)})
+			b.Rejected = append(b.Rejected, RejectedLine{Line: r.line, Reason: "the line is not a JSON object",
+				Text: rejectedText(line)})
 		default:
 			event := r.withID(line)
 			b.events = append(b.events, event)

@@ -94,17 +94,20 @@ func (s *Sender) Send(ctx context.Context, b *Batch) error {
 		b.Stored, b.Duplicate = a.Stored, a.Duplicate
 		for _, e := range a.Events {
 			if e.Result == "rejected" && e.Index >= 0 && e.Index < len(b.events) {
-				b.Rejected = append(b.Rejected, RejectedLine{Line: b.lines[e.Index], Field: e.Field, Reason: e.Reason, Event: b.events[e.Index]})
+				b.Rejected = append(b.Rejected, RejectedLine{Line: b.lines[e.Index], Field: e.Field, Reason: e.Reason,
+					Event: b.events[e.Index]})
 			}
 		}
 		return nil
 	case (status == 400 || status == 413 || status == 422) && len(b.events) > 1:
 		half := len(b.events) / 2
-		for _, part := range []Batch{{events: b.events[:half], lines: b.lines[:half]}, {events: b.events[half:], lines: b.lines[half:]}} {
+		for _, part := range []Batch{{events: b.events[:half], lines: b.lines[:half]},
+			{events: b.events[half:], lines: b.lines[half:]}} {
 			if err := s.Send(ctx, &part); err != nil {
 				return err
 			}
-			b.Stored, b.Duplicate, b.Rejected = b.Stored+part.Stored, b.Duplicate+part.Duplicate, append(b.Rejected, part.Rejected...)
+			b.Stored, b.Duplicate, b.Rejected = b.Stored+part.Stored, b.Duplicate+part.Duplicate,
+				append(b.Rejected, part.Rejected...)
 		}
 		return nil
 	case status == 400 || status == 413 || status == 422:
@@ -156,7 +159,8 @@ func (s *Sender) post(ctx context.Context, body []byte) (status int, a *eventsAn
 	}
 }
 
-func (s *Sender) try(ctx context.Context, body []byte) (status int, retryAfter time.Duration, a *eventsAnswer, err error) {
+func (s *Sender) try(ctx context.Context, body []byte) (status int, retryAfter time.Duration, a *eventsAnswer,
+	err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.Endpoint, bytes.NewReader(body))
 	if err != nil {
 		return 0, 0, nil, err

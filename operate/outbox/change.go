@@ -35,7 +35,8 @@ type Progress struct {
 
 // Apply changes the messages that match f and come after an id, at most rate of them a second, and reports each step.
 // A step that was taken stays taken; the error of an interruption tells how to go on.
-func (c Change) Apply(ctx context.Context, db claim.DB, f claim.Filter, after int64, rate float64, report func(Progress)) error {
+func (c Change) Apply(ctx context.Context, db claim.DB, f claim.Filter, after int64, rate float64,
+	report func(Progress)) error {
 	batch := min(max(1, int(rate)), 1000)
 	pause := time.Duration(float64(batch) / rate * float64(time.Second))
 	p := Progress{Last: after}

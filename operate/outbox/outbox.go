@@ -146,7 +146,8 @@ func PrintStory(w io.Writer, m Message, attempts []Attempt) error {
 	if err := m.Print(&b); err != nil {
 		return err
 	}
-	fmt.Fprintf(&b, "    tenant %d, Idempotency-Key %s, dedupe key %q, redrives %d\n", m.Tenant, m.IdempotencyKey, m.DedupeKey, m.Redrives)
+	fmt.Fprintf(&b, "    tenant %d, Idempotency-Key %s, dedupe key %q, redrives %d\n", m.Tenant, m.IdempotencyKey,
+		m.DedupeKey, m.Redrives)
 	if d := m.Decision; d != nil {
 		fmt.Fprintf(&b, "    decided by rule %s (%s) on event %s\n", d.Rule, d.Hash, d.Event)
 	}

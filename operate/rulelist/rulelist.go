@@ -117,7 +117,8 @@ func Print(w io.Writer, rules []Rule) error {
 		if !r.InForce() {
 			state = fmt.Sprintf("not in force for %s", r.seenAgo().Round(time.Minute))
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", r.ID, r.Kind, state, r.Health(), r.Owner, r.Version,
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", r.ID, r.Kind, state, r.Health(), r.Owner,
+			r.Version,
 			r.Evaluated, r.Messages, r.Duplicate, r.Cooldown, r.Cap, r.Errors)
 		if r.Health() == "unknown" {
 			fmt.Fprintf(&notes, "%s is unknown: %s\n", r.ID, *r.Unknown)
@@ -127,7 +128,8 @@ func Print(w io.Writer, rules []Rule) error {
 		}
 	}
 	table.Flush()
-	b.WriteString("\nCounts are those of the last 24 hours. Events: looked at. Duplicate, cooldown, cap: matches that made no message.\n")
+	b.WriteString("\nCounts are those of the last 24 hours. Events: looked at. Duplicate, cooldown, cap: matches that " +
+		"made no message.\n")
 	if notes.Len() > 0 {
 		b.WriteString("\n" + notes.String())
 	}
