@@ -35,7 +35,7 @@ func (b *Books) merge(o Books) {
 	b.Faults = append(b.Faults, o.Faults...)
 }
 
-// Err says what does not add up, or nil.
+// Err is what does not add up, or nil.
 func (b *Books) Err() error {
 	if b.Lost == 0 && b.Doubled == 0 && len(b.Faults) == 0 {
 		return nil
@@ -53,7 +53,7 @@ func reconcile(ctx context.Context, db *Database, p *Program, before *books.Answ
 		return b, fmt.Errorf("bench: %w", err)
 	}
 	b.Lost, b.Doubled = max(0, t.stored-ids), rows-ids
-	b.fault(t.refused == 0 && ids > t.stored, "%d events are stored of which the answers said nothing", ids-t.stored)
+	b.fault(t.refused == 0 && ids > t.stored, "%d more events are stored than the answers reported", ids-t.stored)
 	b.fault(t.rejected > 0, "%d events were rejected", t.rejected)
 	b.fault(t.refused > 0, "%d events were refused: %s", t.refused, t.refusal)
 	b.fault(t.refused == 0 && t.duplicate != t.repeats, "%d events were sent twice and %d answered as duplicates",

@@ -94,7 +94,7 @@ type CPU struct {
 // cost is what one round took.
 type cost struct{ wall, program, postgres, generator time.Duration }
 
-// measure runs work and gives what it took of this process, of the program pid and of the database's server.
+// measure runs work and returns what it took of this process, of the program pid and of the database's server.
 func measure(db *Database, pid int, work func() error) (cost, error) {
 	read := func() cost {
 		return cost{program: processCPU(pid), postgres: clusterCPU(db.postmaster), generator: processCPU(os.Getpid())}

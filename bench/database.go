@@ -133,13 +133,13 @@ func withDatabase(server, name string) (string, error) {
 	}
 	u, err := url.Parse(server)
 	if err != nil {
-		return "", errors.New("bench: database-url is no URL") // it may hold a password
+		return "", errors.New("bench: database-url is not a URL") // it may hold a password
 	}
 	u.Path = "/" + name
 	return u.String(), nil
 }
 
-// postmasterOf gives the parent of a backend of ours, or 0 where no such process is on this machine.
+// postmasterOf returns the parent of a backend of ours, or 0 where no such process is on this machine.
 func postmasterOf(backend int, database string) int {
 	title, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", backend))
 	if err != nil || !strings.Contains(string(title), database) {

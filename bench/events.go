@@ -23,7 +23,7 @@ import (
 const slots = 2000
 
 // Events makes the input of a run: page views of about 450 bytes, as a browser's collector sends them. The same Shape
-// gives the same events but for their times and ids. Safe for concurrent use.
+// makes the same events, with other times and ids. Safe for concurrent use.
 type Events struct {
 	shape   Shape
 	run     uint64 // 22 bits that tell this run's ids from those of others
@@ -118,7 +118,7 @@ func (e *Events) id(i int64) (u pipeline.UUID) {
 	return u
 }
 
-// index finds the event that an id was made for, and says whether it is one of this run's.
+// index finds the event that an id was made for, and reports whether it is one of this run's.
 func (e *Events) index(u pipeline.UUID) (int64, bool) {
 	n := binary.BigEndian.Uint64(u[8:]) & idBits * unscramble & idBits
 	return int64(n & (1<<40 - 1)), n>>40 == e.run
@@ -127,10 +127,10 @@ func (e *Events) index(u pipeline.UUID) (int64, bool) {
 // begin starts a round: nothing that was sent before is sent again.
 func (e *Events) begin() { e.base.Store(e.next.Load() * int64(e.shape.PerRequest)) }
 
-// take reserves n requests and gives the number of the first.
+// take reserves n requests and returns the number of the first.
 func (e *Events) take(n int64) int64 { return e.next.Add(n) - n }
 
-// body appends request r to b and gives how many of its events are repeats of earlier ones.
+// body appends request r to b and returns how many of its events are repeats of earlier ones.
 func (e *Events) body(b []byte, r int64) (_ []byte, repeats int64) {
 	template := int(r % int64(len(e.bodies)))
 	at := len(b)

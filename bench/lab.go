@@ -73,7 +73,7 @@ func (l *lab) next(format string, args ...any) {
 	l.step++
 }
 
-// pick gives the value for a quick run or for a full one.
+// pick returns the value for a quick run or for a full one.
 func pick[T any](l *lab, quick, full T) T {
 	if l.Quick {
 		return quick
@@ -161,7 +161,7 @@ func (s *side) round(ctx context.Context, db *Database, work func(*load) (*tally
 	s.books.merge(books)
 	n := t.acknowledged()
 	if n == 0 {
-		return nil, fmt.Errorf("bench: nothing of %d events was acknowledged: %s\n%s", t.sent, t.refusal, s.program.Tail(5))
+		return nil, fmt.Errorf("bench: none of %d events was acknowledged: %s\n%s", t.sent, t.refusal, s.program.Tail(5))
 	}
 	s.rates = append(s.rates, float64(n)/t.wall.Seconds())
 	s.spent(spent.per(n))

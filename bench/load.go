@@ -77,7 +77,7 @@ func (l *load) paced(ctx context.Context, rate float64, d time.Duration) (*tally
 	})
 }
 
-// run lets every connection send what next gives out, until it gives no more.
+// run lets every connection send what next hands out, until it hands out no more.
 func (l *load) run(ctx context.Context, start time.Time, next func() (request int64, due time.Time, ok bool)) (*tally,
 	error) {
 	client := &fasthttp.Client{MaxConnsPerHost: l.connections, ReadTimeout: time.Minute, WriteTimeout: time.Minute,

@@ -24,7 +24,7 @@ type Machine struct {
 	Load     float64           `json:"load_average_at_start"`
 	Postgres string            `json:"postgresql"`
 	Settings map[string]string `json:"postgresql_settings"`
-	// Shared says that PostgreSQL runs on this machine too, and so shares its cores with program and generator.
+	// Shared is true where PostgreSQL runs on this machine too, and so shares its cores with program and generator.
 	Shared bool `json:"postgresql_on_this_machine"`
 }
 
@@ -72,7 +72,7 @@ select name, current_setting(name) from unnest(array['server_version', 'fsync', 
 	return m, rows.Err()
 }
 
-// procLine gives the value of a "name : value" line of a file in /proc.
+// procLine returns the value of a "name : value" line of a file in /proc.
 func procLine(file, name string) string {
 	f, err := os.Open(file)
 	if err != nil {

@@ -55,7 +55,7 @@ func (r *receiver) receive(ctx *fasthttp.RequestCtx) {
 	}
 }
 
-// counts gives the requests, and the different messages among them.
+// counts returns the requests, and the different messages among them.
 func (r *receiver) counts() (requests, messages int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

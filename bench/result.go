@@ -72,11 +72,11 @@ type Check struct {
 	Got   Spread  `json:"got"`
 	Unit  string  `json:"unit,omitempty"`
 	Bound float64 `json:"bound"`
-	// Floor says that Bound is the least that is asked for; otherwise it is the most.
+	// Floor is true where Bound is the least that is asked for; otherwise it is the most.
 	Floor bool `json:"bound_is_floor"`
 }
 
-// Met says whether the median is what is asked for.
+// Met reports whether the median is what is asked for.
 func (c Check) Met() bool {
 	if c.Floor {
 		return c.Got.Median >= c.Bound
@@ -89,12 +89,13 @@ func (c Check) String() string {
 	if unit != "" {
 		unit = " " + unit
 	}
-	kind, verdict := "at most", "met"
+	kind, missed := "at most", "ABOVE"
 	if c.Floor {
-		kind = "floor"
+		kind, missed = "floor", "BELOW"
 	}
+	verdict := "met"
 	if !c.Met() {
-		verdict = map[bool]string{true: "BELOW", false: "ABOVE"}[c.Floor]
+		verdict = missed
 	}
 	return fmt.Sprintf("%s %s%s, %s %s%s: %s", c.What, figure(c.Got.Median), unit, kind, figure(c.Bound), unit, verdict)
 }

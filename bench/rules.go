@@ -49,7 +49,7 @@ func destinationsFile(url string, concurrency int) string {
 		"concurrency: %d}\n", url, concurrency)
 }
 
-// files writes rules and destinations into dir and gives the arguments that name them.
+// files writes rules and destinations into dir and returns the arguments that name them.
 func files(dir, receiver string, concurrency int) ([]string, error) {
 	secretFile, err := write(dir, "secret", secret)
 	if err != nil {

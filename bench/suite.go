@@ -9,13 +9,16 @@ import (
 // Suite runs everything that a release needs. The report is complete also where books do not balance; see Report.Err.
 func Suite(ctx context.Context, o Options) (_ *Report, err error) {
 	start := time.Now()
-	rounds := map[bool]int{true: 3 + 3 + 3 + 3, false: 7 + 5 + 5 + 5}[o.Quick]
+	rounds, command := 7+5+5+5, "make bench"
+	if o.Quick {
+		rounds, command = 3+3+3+3, "make bench-quick"
+	}
 	l, err := openLab(ctx, o, rounds+5)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, l.close()) }()
-	r := &Report{Command: map[bool]string{true: "make bench-quick", false: "make bench"}[o.Quick]}
+	r := &Report{Command: command}
 	if r.Machine, err = describe(ctx, l.db); err != nil {
 		return nil, err
 	}

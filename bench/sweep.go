@@ -95,7 +95,7 @@ func linger(d time.Duration) string {
 }
 
 // ParseSweep reads batch=500,2000,writers=1,2: a name with = begins the values of an axis, which go on to the next
-// name. It gives every combination, with the program's defaults for axes that are not named.
+// name. It returns every combination, with the program's defaults for axes that are not named.
 func ParseSweep(kind, text string) ([]map[string]string, error) {
 	values := map[string][]string{}
 	var name string
@@ -182,7 +182,7 @@ const near = 0.05
 // concurrency), then the smallest batch, then the shortest linger (or lease).
 func (s *Sweep) findKnee() { _, s.Knee = s.Choose(s.Base.BoundMS) }
 
-// Choose finds the knee for a bound on p99 in ms, 0 for none. It gives nil where no point is of use.
+// Choose finds the knee for a bound on p99 in ms, 0 for none. It returns nil where no point is of use.
 func (s *Sweep) Choose(boundMS float64) (*Point, *Knee) {
 	small := "fewest writers, then smallest batch, then shortest linger"
 	if s.Kind == "deliver" {

@@ -96,7 +96,10 @@ func WriteMarkdown(w io.Writer, r *Report) error {
 	b.WriteString("\n| Asked for | Median (lowest-highest) | Bound | |\n|---|---|---|---|\n")
 	for _, res := range r.Results {
 		for _, c := range res.Checks {
-			bound := map[bool]string{true: "at least ", false: "at most "}[c.Floor] + figure(c.Bound)
+			bound := "at most " + figure(c.Bound)
+			if c.Floor {
+				bound = "at least " + figure(c.Bound)
+			}
 			verdict := "met"
 			if !c.Met() {
 				verdict = "**missed**"

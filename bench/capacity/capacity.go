@@ -40,7 +40,7 @@ type Limit struct {
 	What    string  `json:"what"`
 	Rate    float64 `json:"rate"`
 	Because string  `json:"because"`
-	// Tried says that it is the end of what was tried, not of what the machine can do.
+	// Tried is true where it is the end of what was tried, not of what the machine can do.
 	Tried bool `json:"end_of_what_was_tried,omitempty"`
 }
 
@@ -57,7 +57,7 @@ type Plan struct {
 	Limits    []Limit    `json:"limits"`
 	Needs     []Line     `json:"needs"`
 	Questions []Question `json:"questions"`
-	// Fits says whether one machine like the measured one, with PostgreSQL on it, is enough with the headroom.
+	// Fits is true where one machine like the measured one, with PostgreSQL on it, is enough with the headroom.
 	Fits bool `json:"fits_one_machine"`
 	// Nodes is how many machines run the program, beside one for PostgreSQL where it does not fit.
 	Nodes int `json:"nodes"`
@@ -134,7 +134,7 @@ func count(text string) float64 {
 	return float64(n)
 }
 
-// planIngest takes batch, linger and writers from the knee, and says what held the measured rate.
+// planIngest takes batch, linger and writers from the knee, and tells what held the measured rate.
 func (p *planner) planIngest(knee *bench.Knee) {
 	s := p.point.Settings
 	p.set("buffer.writers", s["writers"], "measured: %s", knee.Why)

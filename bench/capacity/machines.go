@@ -98,7 +98,7 @@ func fastest(s *bench.Sweep) (best *bench.Point) {
 // more of them would deliver more. A guess.
 const waiting = 0.7
 
-// planMachines says whether one machine does, and otherwise how many cores on which side.
+// planMachines reports whether one machine does, and otherwise how many cores on which side.
 func (p *planner) planMachines() {
 	program, postgres := p.point.CPU.Program, p.point.CPU.PostgreSQL
 	parts := fmt.Sprintf("%s program + %s PostgreSQL us an event", number(program), number(postgres))

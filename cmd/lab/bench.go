@@ -23,7 +23,7 @@ pipeline_bench_* by hand.
   lab bench ingest     one path over a range of settings (--sweep), for "lab plan"
   lab bench deliver    the same for delivery, against a receiver of a given latency
 
-Exit status 1 says that events were lost or doubled. A missed floor is printed and fails nothing, since
+Exit status 1 means that events were lost or doubled. A missed floor is printed and fails nothing, since
 machines are busy with other things.`
 
 func benchCommand(ctx context.Context, args []string, env cli.Env) error {

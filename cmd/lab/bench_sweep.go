@@ -16,7 +16,7 @@ import (
 
 const sweepAbout = `Measures one path at every combination of the settings in --sweep, in a database of its own that
 it creates and drops, and finds the knee: the smallest setting within 5 % of the best rate. Results go to --out after
-each point; the same command goes on where it was interrupted. Every event is accounted for; exit status 1 says that
+each point; the same command goes on where it was interrupted. Every event is accounted for; exit status 1 means that
 some were lost or doubled.
 
 A --sweep names axes and values: batch=500,2000,writers=1,2. ` + "\"lab plan\" reads the file."
@@ -129,7 +129,7 @@ func parseShare(text string) (float64, error) {
 		v /= 100
 	}
 	if err != nil || !(v >= 0 && v <= 1) {
-		return 0, fmt.Errorf("%q is no share such as 5%% or 0.05", text)
+		return 0, fmt.Errorf("%q is not a share such as 5%% or 0.05", text)
 	}
 	return v, nil
 }

@@ -138,7 +138,7 @@ func (r *demoReport) printGoOn(w io.Writer, pipe, receiver *child.Process) {
 	fmt.Fprintf(w, "Go on with:\n"+demoCurl, pipe.Events(), receiver.URL, pipe.Admin)
 }
 
-// printRestart tells how to go on after the demo's processes have ended, with its data.
+// printRestart prints how to go on after the demo's processes have ended, with its data.
 func printRestart(w io.Writer, o demoOptions, receiver *child.Process) {
 	address := strings.TrimPrefix(receiver.URL, "http://")
 	fmt.Fprintf(w, `Go on with its data, in two terminals:

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// readiness says whether the process should get traffic. Its zero value says that it is starting.
+// readiness reports whether the process should get traffic. Its zero value is of a process that starts.
 type readiness struct {
 	// checks all have to pass; set once, when everything runs.
 	checks   atomic.Pointer[[]func(ctx context.Context) error]

@@ -86,7 +86,7 @@ func (c *config) settings() []*setting {
 			doc: "pool for everything but writing batches: claims, results, retention, readiness. The writers have a pool " +
 				"of their own, of buffer.writers"},
 		{key: "database.start-timeout", value: &c.startTimeout,
-			doc: "how long a starting process waits for the database before it gives up"},
+			doc: "how long a starting process waits for the database"},
 		{key: "roles", value: &c.roles, doc: "what this process does: any of " + strings.Join(allRoles, ", ")},
 		{key: "rules", value: &c.evaluate.Rules,
 			doc: "rules file (YAML), or a folder of them. Empty: events are stored and nothing is decided"},
@@ -150,7 +150,7 @@ func (c *config) settings() []*setting {
 		{key: "copyin.deadline", value: &c.copyin.Deadline,
 			doc: "bound on writing one batch, with all its retries; then its clients are answered 503"},
 		{key: "copyin.dedupe-window", value: &c.copyin.DedupeWindow,
-			doc: "how far around its arrival an event without a time is looked up by its id alone"},
+			doc: "how far around its arrival to look for an event without a time by its id alone"},
 		{key: "copyin.recent-bytes", value: &c.copyin.RecentBytes, unit: "bytes",
 			doc: "memory for the keys that this process wrote last, 8 bytes each, so that retries are looked up before " +
 				"COPY: 0 off"},
@@ -171,7 +171,7 @@ func (c *config) settings() []*setting {
 			doc: "how long a claimed message belongs to its worker. A worker that is killed delays its messages by this much"},
 
 		{key: "deliver.poll-interval", value: &c.deliver.PollInterval,
-			doc: "how often the outbox is looked at when nothing woke the dispatcher"},
+			doc: "how often the dispatcher asks for due messages when nothing wakes it"},
 		{key: "deliver.claim-batch", value: &c.deliver.ClaimBatch, unit: "messages",
 			doc: "most messages that one claim takes"},
 		{key: "deliver.max-bytes", value: &c.deliver.MaxBytes, unit: "bytes",
@@ -215,9 +215,9 @@ func (c *config) validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	fault(c.listen == "", "listen: empty; give host:port")
-	fault(c.adminListen == "", "admin.listen: empty; give host:port")
-	fault(c.databaseURL == "" && c.dataDir == "", "data-dir: empty, and there is no database-url; give one of them")
+	fault(c.listen == "", "listen: empty; set host:port")
+	fault(c.adminListen == "", "admin.listen: empty; set host:port")
+	fault(c.databaseURL == "" && c.dataDir == "", "data-dir: empty, and there is no database-url; set one of them")
 	fault(!slices.Contains([]string{"auto", "text", "json"}, c.logFormat), "log.format: %q is none of auto, text, json",
 		c.logFormat)
 	fault(!slices.Contains([]string{"debug", "info", "warn", "error"}, c.logLevel),
@@ -229,7 +229,7 @@ func (c *config) validate() error {
 	fault(c.retain.Events > 0 && c.retain.Events < c.ingest.MaxAge,
 		"retain.events is %s and ingest.max-age %s: events would be stored only to be dropped; raise the first or lower "+
 			"the second", duration.Format(c.retain.Events), duration.Format(c.ingest.MaxAge))
-	fault(len(c.roles) == 0, "roles: empty; give any of %s", strings.Join(allRoles, ", "))
+	fault(len(c.roles) == 0, "roles: empty; set any of %s", strings.Join(allRoles, ", "))
 	for _, r := range c.roles {
 		fault(!slices.Contains(allRoles, r), "roles: unknown role %q%s", r, spell.DidYouMean(r, allRoles))
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // databaseFlags adds the flags that say where the database is to a command with flags of its own. The returned func
-// gives the settings once the flags are parsed: flags over environment over file, as everywhere.
+// returns the settings once the flags are parsed: flags over environment over file, as everywhere.
 func databaseFlags(fs *flag.FlagSet) func(environ []string) (*config, error) {
 	file := fs.String("config", "", "configuration `file`, the one of \"pipeline run\"")
 	address := fs.String("database-url", "", "`URL` of the database; also DATABASE_URL")

@@ -100,7 +100,7 @@ func (db *database) pool(name string, conns int, reg prometheus.Registerer) (*pg
 	return pool, nil
 }
 
-// close gives the connections back and stops the private PostgreSQL, within ctx: what does not come back is left to
+// close returns the connections back and stops the private PostgreSQL, within ctx: what does not come back is left to
 // the end of the process.
 func (db *database) close(ctx context.Context) error {
 	closed := make(chan struct{})
@@ -146,17 +146,17 @@ func migrate(ctx context.Context, url string, log *slog.Logger) (applied int, er
 	}
 }
 
-// away says whether the database may answer later: it could not be reached, or was lost on the way.
+// away reports whether the database may answer later: it could not be reached, or was lost on the way.
 func away(err error) bool {
 	var connect *pgconn.ConnectError
 	var network net.Error
-	var refused *pgconn.PgError
+	var answer *pgconn.PgError
 	switch {
 	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return true
-	case errors.As(err, &refused):
+	case errors.As(err, &answer):
 		// Connection failures, and shutting down or starting up.
-		return strings.HasPrefix(refused.Code, "08") || strings.HasPrefix(refused.Code, "57P0")
+		return strings.HasPrefix(answer.Code, "08") || strings.HasPrefix(answer.Code, "57P0")
 	}
 	return false
 }

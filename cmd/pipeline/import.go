@@ -46,7 +46,7 @@ func importCommand(ctx context.Context, args []string, env cli.Env) error {
 	target, err := url.Parse(*to)
 	switch {
 	case err != nil || target.Host == "" || target.Scheme != "http" && target.Scheme != "https":
-		return cli.Usagef("--to: %q is no http or https URL", *to)
+		return cli.Usagef("--to: %q is not an http or https URL", *to)
 	case o.Batch < 1 || o.Batch > 10_000:
 		return cli.Usagef("--batch: %d; has to be 1 to 10,000", o.Batch)
 	case o.Requests < 1 || o.Requests > 256:

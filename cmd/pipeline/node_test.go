@@ -234,7 +234,7 @@ func booksOf(t *testing.T, c *child.Process) books.Tenant {
 	return a.Tenants[0]
 }
 
-// writeRules gives the flags for the shop's rules with a destination at url.
+// writeRules returns the flags for the shop's rules with a destination at url.
 func writeRules(t *testing.T, url string, retry string) []string {
 	t.Helper()
 	dir := t.TempDir()

@@ -159,7 +159,7 @@ func showMessage(ctx context.Context, db claim.DB, o outboxOptions, w io.Writer)
 	return err
 }
 
-// changeOutbox says what would be changed, or changes it.
+// changeOutbox prints what would be changed, or changes it.
 func changeOutbox(ctx context.Context, db claim.DB, o outboxOptions, c outbox.Change, w io.Writer) error {
 	if o.filter.Statuses == nil {
 		o.filter.Statuses = c.Statuses

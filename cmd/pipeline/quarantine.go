@@ -17,7 +17,7 @@ const quarantineAbout = `Events that passed the door but that PostgreSQL would n
 
   pipeline quarantine list            what is there, newest first
   pipeline quarantine export [FILE]   as NDJSON, ready for "pipeline import" once the cause is gone
-  pipeline quarantine delete          says how many would go; with --yes they go`
+  pipeline quarantine delete          shows how many would go; with --yes they go`
 
 func quarantineCommand(ctx context.Context, args []string, env cli.Env) error {
 	var f quarantine.Filter

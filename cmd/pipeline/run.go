@@ -22,7 +22,7 @@ const runAbout = `Takes events at POST /v1/events, stores them, decides by the r
 database-url it makes a private PostgreSQL under data-dir. Several processes may share one database, each with any of
 the roles.
 
-SIGTERM and SIGINT drain, from the socket inwards, for at most drain-timeout; exit status 0 says that all was
+SIGTERM and SIGINT drain, from the socket inwards, for at most drain-timeout; exit status 0 means that all was
 done in time. A second signal stops at once, with 128 + its number; nothing that was acknowledged is lost by
 that either.
 
@@ -45,7 +45,7 @@ func runPipeline(ctx context.Context, args []string, env cli.Env) error {
 // run is the process: the admin address first, so that the start can be watched; then the database, the stages, and the
 // stop in the opposite direction.
 func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
-	// SIGHUP is for whoever watches the rules. It ends no process that has none, or that starts or drains.
+	// SIGHUP asks the watcher of rules to look. A process without rules, or one that starts or drains, ignores it.
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)

@@ -26,12 +26,12 @@ type setting struct {
 	value any
 	// unit is what a number counts; "bytes" makes sizes such as 64MiB readable.
 	unit string
-	// auto says that a number may also be "auto", which is kept as buffer.Auto.
+	// auto is true where a number may also be "auto", which is kept as buffer.Auto.
 	auto bool
 	doc  string
 	// mask hides the secret part of the value; nil where there is none.
 	mask func(string) string
-	// source tells where the value in force comes from.
+	// source is where the value in force comes from.
 	source string
 }
 
@@ -145,7 +145,7 @@ func (f *settingFlag) String() string        { return f.text }
 func (f *settingFlag) Set(text string) error { f.text = text; return nil }
 func (f *settingFlag) IsBoolFlag() bool      { return f.bool }
 
-// addFlags adds a flag for every setting, and --config. The returned func gives the text of those that were set, once
+// addFlags adds a flag for every setting, and --config. The returned func returns the text of those that were set, once
 // the flags are parsed.
 func addFlags(fs *flag.FlagSet, settings []*setting) func() map[string]string {
 	fs.Var(&settingFlag{}, "config", "configuration file (YAML)")

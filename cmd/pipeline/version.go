@@ -19,7 +19,7 @@ func versionCommand(_ context.Context, args []string, env cli.Env) error {
 	return nil
 }
 
-// version returns what the Go toolchain recorded in the binary.
+// version is what the Go toolchain recorded in the binary.
 func version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

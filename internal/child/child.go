@@ -127,7 +127,7 @@ func Start(ctx context.Context, c Command) (*Process, error) {
 	return p, nil
 }
 
-// AwaitReady returns when the admin address says that the pipeline is ready; after an error nothing runs any more.
+// AwaitReady returns when /readyz of the admin address answers 200; after an error nothing runs any more.
 func (p *Process) AwaitReady(ctx context.Context) error {
 	return p.await(ctx, func() bool {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.Admin+"/readyz", nil)
@@ -165,7 +165,7 @@ func (p *Process) Events() string { return p.URL + eventsPath }
 
 const eventsPath = "/v1/events"
 
-// Signal sends a signal; a process that has ended is no error.
+// Signal sends a signal; a process that has ended is not an error.
 func (p *Process) Signal(s os.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("%s: %w", p.name, err)
@@ -176,7 +176,7 @@ func (p *Process) Signal(s os.Signal) error {
 // Ended is closed when the process has ended.
 func (p *Process) Ended() <-chan struct{} { return p.ended }
 
-// Wait waits for the end and gives it: nil, or an *exec.ExitError.
+// Wait waits for the end and returns it: nil, or an *exec.ExitError.
 func (p *Process) Wait() error {
 	<-p.ended
 	return p.err

@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Handler answers GET /v1/books. Its zero value says that the process is starting.
+// Handler answers GET /v1/books. Its zero value answers that the process is starting.
 type Handler struct{ source atomic.Pointer[source] }
 
 // source is where the two sides are read.

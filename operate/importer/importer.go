@@ -45,7 +45,7 @@ type Result struct {
 	Stored    int64 `json:"stored"`
 	Duplicate int64 `json:"duplicate"`
 	Rejected  int64 `json:"rejected"`
-	// AllRejected counts the runs before, too. They stand in RejectedFile, which is empty where none is kept.
+	// AllRejected counts the runs before as well. They stand in RejectedFile, which is empty where none is kept.
 	AllRejected  int64         `json:"all_rejected"`
 	RejectedFile string        `json:"rejected_file,omitempty"`
 	Took         time.Duration `json:"took_ns"`

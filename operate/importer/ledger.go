@@ -55,7 +55,7 @@ func openLedger(file *os.File, o Options) (*ledger, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file; pipe it in with \"pipeline import -\"", name)
+		return nil, fmt.Errorf("%s is not a regular file; pipe it in with \"pipeline import -\"", name)
 	}
 	l := &ledger{file: file, path: name + ".import", size: info.Size(), rejectedFile: o.Rejected}
 	if l.rejectedFile == "" {
@@ -134,7 +134,7 @@ func (l *ledger) openRejected() error {
 	return err
 }
 
-// done takes an answered batch and says how many batches joined the acknowledged prefix by it.
+// done takes an answered batch and returns how many batches joined the acknowledged prefix by it.
 func (l *ledger) done(b *Batch) (advanced int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -56,7 +56,7 @@ func (p *progress) show(c checkpoint) {
 		c.Duplicate, c.Rejected)
 }
 
-// notice says why nothing moves, at most once a second.
+// notice prints why nothing moves, at most once a second.
 func (p *progress) notice(text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -58,7 +58,7 @@ func headHash(head []byte) string {
 	return fmt.Sprintf("%x", sha256.Sum256(head))
 }
 
-// next gives the next batch, or io.EOF. A last line without a line break counts.
+// next returns the next batch, or io.EOF. A last line without a line break counts.
 func (r *lineReader) next() (*Batch, error) {
 	b := &Batch{}
 	size := 0

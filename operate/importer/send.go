@@ -56,7 +56,7 @@ type RejectedLine struct {
 	Field  string          `json:"field,omitempty"`
 	Reason string          `json:"reason"`
 	Event  json.RawMessage `json:"event,omitempty"`
-	// Text is what stood there if it is no JSON, cut to 1 KiB.
+	// Text is what stood there if it is not JSON, cut to 1 KiB.
 	Text string `json:"text,omitempty"`
 }
 
@@ -68,7 +68,7 @@ func rejectedText(line []byte) string {
 	return strings.ToValidUTF8(string(line[:min(len(line), 1024)]), "\uFFFD")
 }
 
-// eventsAnswer is what POST /v1/events says, of a success and of an error.
+// eventsAnswer is the answer of POST /v1/events, of a success and of an error.
 type eventsAnswer struct {
 	Stored, Duplicate, Rejected int64
 	Events                      []struct {
@@ -181,7 +181,7 @@ func (s *Sender) try(ctx context.Context, body []byte) (status int, retryAfter t
 	a = &eventsAnswer{}
 	if err := json.Unmarshal(text, a); err != nil {
 		if res.StatusCode == 200 {
-			return 0, 0, nil, errors.New("the answer is no JSON; is this a pipeline?")
+			return 0, 0, nil, errors.New("the answer is not JSON; is this a pipeline?")
 		}
 		*a = eventsAnswer{}
 	}
