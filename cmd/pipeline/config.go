@@ -17,7 +17,6 @@ import (
 	"sluice.example/sluice/pipeline/evaluate"
 	"sluice.example/sluice/pipeline/ingest"
 	"sluice.example/sluice/pipeline/retain"
-	"sluice.example/sluice/pipeline/sweep"
 )
 
 // config is everything that an operator may set: what belongs to the program as a whole, and each stage's own Config.
@@ -45,7 +44,6 @@ type config struct {
 	claim    claim.Config
 	deliver  deliver.Config
 	retain   retain.Config
-	sweep    sweep.Config
 }
 
 // roles that a process may take. Several processes on one database may share them out in any way.
@@ -71,7 +69,6 @@ func defaultConfig() *config {
 		claim:    claim.DefaultConfig(),
 		deliver:  deliver.DefaultConfig(),
 		retain:   retain.DefaultConfig(),
-		sweep:    sweep.DefaultConfig(),
 	}
 }
 
@@ -158,14 +155,8 @@ func (c *config) settings() []*setting {
 		{key: "evaluate.max-payload-bytes", value: &c.evaluate.MaxPayloadBytes, unit: "bytes",
 			doc: "largest payload of one message; a larger one is not decided, and counted"},
 
-		{key: "sweep.every", value: &c.sweep.Every,
-			doc: "how often is looked for timers and digests that are due: what it adds to the wait of an absence rule"},
-		{key: "sweep.batch", value: &c.sweep.Batch, unit: "timers", doc: "most timers or digests that one transaction takes"},
-		{key: "sweep.timeout", value: &c.sweep.Timeout, doc: "bound on one transaction of a sweep"},
-		{key: "sweep.clean-every", value: &c.sweep.CleanEvery, doc: "how often timers are removed that can't fire any more"},
-		{key: "sweep.reseed-after", value: &c.sweep.ReseedAfter,
-			doc: "an absence or rate rule that no node had in force for so long gets its timers or counts from the stored " +
-				"events; longer than reloading all nodes takes"},
+		{key: "sweep.every", value: &c.evaluate.SweepEvery,
+			doc: "how often due timers and digests are looked for; an absence rule may fire this much late"},
 
 		{key: "claim.lease", value: &c.claim.Lease,
 			doc: "how long a claimed message belongs to its worker. A worker that is killed delays its messages by this much"},
@@ -193,11 +184,7 @@ func (c *config) settings() []*setting {
 			doc: "how long events stay that PostgreSQL could not store; 0 keeps without end"},
 		{key: "retain.processed", value: &c.retain.Processed,
 			doc: "how long an idempotent receiver in this database remembers a message; 0 keeps without end"},
-		{key: "retain.subjects", value: &c.retain.Subjects,
-			doc: "how long rules remember a subject whose cooldown and cap are over; 0 keeps without end"},
-		{key: "retain.rule-hours", value: &c.retain.RuleHours,
-			doc: "how long the hourly counts of rules stay; 0 keeps without end"},
-		{key: "retain.rule-state", value: &c.retain.RuleState,
+		{key: "retain.rule-state", value: &c.evaluate.RuleState,
 			doc: "how long to keep timers and counts after the last node dropped the rule; 0 keeps without end. Longer " +
 				"than its lookback and baseline, or a rule that comes back begins anew"},
 	}

@@ -195,8 +195,7 @@ func TestEveryFieldIsASetting(t *testing.T) {
 		set[s.value] = true
 	}
 	for name, stage := range map[string]any{"ingest": &cfg.ingest, "buffer": &cfg.buffer, "copyin": &cfg.copyin,
-		"evaluate": &cfg.evaluate,
-		"claim":    &cfg.claim, "deliver": &cfg.deliver, "retain": &cfg.retain, "sweep": &cfg.sweep} {
+		"evaluate": &cfg.evaluate, "claim": &cfg.claim, "deliver": &cfg.deliver, "retain": &cfg.retain} {
 		v := reflect.ValueOf(stage).Elem()
 		for i := range v.NumField() {
 			field := name + "." + v.Type().Field(i).Name

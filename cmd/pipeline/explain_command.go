@@ -9,7 +9,7 @@ import (
 
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/operate/explain"
-	"sluice.example/sluice/pipeline/evaluate"
+	"sluice.example/sluice/pipeline/rules"
 )
 
 const explainAbout = `Tells the story of an event or a message: what was stored, which rules looked at it, which
@@ -29,7 +29,7 @@ func explainCommand(ctx context.Context, args []string, env cli.Env) error {
 	fs := cli.NewFlags(env, "explain", explainAbout, "pipeline explain order-4711 --rules rules/shop.yaml\npipeline "+
 		"explain 12345")
 	tenant := fs.Int("tenant", 1, "`id` of the tenant that the event belongs to")
-	rules := fs.String("rules", "", "rules `file` (default: the configured one)")
+	file := fs.String("rules", "", "rules `file` (default: the configured one)")
 	settings := databaseFlags(fs)
 	rest, err := cli.Parse(fs, args, 1)
 	if err != nil {
@@ -43,8 +43,8 @@ func explainCommand(ctx context.Context, args []string, env cli.Env) error {
 	if err != nil {
 		return err
 	}
-	if *rules != "" {
-		cfg.evaluate.Rules = *rules
+	if *file != "" {
+		cfg.evaluate.Rules = *file
 	}
 	x := explain.Explainer{Out: env.Stdout, Tenant: int32(*tenant)}
 	if cfg.evaluate.Rules != "" {
@@ -52,8 +52,7 @@ func explainCommand(ctx context.Context, args []string, env cli.Env) error {
 		if err != nil {
 			return err
 		}
-		known.NoTests = true
-		if x.Set, err = evaluate.Load(cfg.evaluate.Rules, known); err != nil {
+		if x.Set, err = rules.Load(cfg.evaluate.Rules, known); err != nil {
 			return fmt.Errorf("the rules have errors; see \"pipeline rules check %s\"", cfg.evaluate.Rules)
 		}
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -11,10 +10,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"sluice.example/sluice/internal/pgtest"
-	"sluice.example/sluice/pipeline/evaluate"
+	"sluice.example/sluice/pipeline/rules"
 )
 
 // TestRateRuleReachesTheReceiver: failures rose for forty minutes while nothing swept. The process that starts counts
@@ -46,7 +43,7 @@ func TestRateRuleReachesTheReceiver(t *testing.T) {
 		got = append(got, message.Data.State)
 	}))
 	defer receiver.Close()
-	rules := writeFile(t, "rate.yaml", `version: 1
+	file := writeFile(t, "rate.yaml", `version: 1
 ruleset: t
 rules:
   - id: failures
@@ -65,16 +62,10 @@ rules:
     send_to: sales
     payload: {state: rate.state, got: rate.numerator, usual: rate.baseline}
 `)
-	set, err := evaluate.Load(rules, evaluate.Known{})
+	set, err := rules.Load(file, rules.DefaultOptions())
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine, err := evaluate.New(evaluate.DefaultConfig(), evaluate.NewMetrics(prometheus.NewRegistry()),
-		slog.New(slog.DiscardHandler), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	engine.Use(set)
 	conn := connect(t, url)
 	if _, err := conn.Exec(t.Context(), `insert into events (event_id, tenant_id, event_name, occurred_at, received_at)
 		select gen_random_uuid(), 1, 'failed', at, at
@@ -87,10 +78,10 @@ rules:
 	const stateSQL = `
 insert into rate_states (metric, tenant_id, slot, firing, state)
 values ($1, 1, now() - interval '125 minutes', false, '{}')`
-	if _, err := conn.Exec(t.Context(), stateSQL, engine.Rates()[0].Metric); err != nil {
+	if _, err := conn.Exec(t.Context(), stateSQL, set.Rates()[0].Rate.Metric); err != nil {
 		t.Fatal(err)
 	}
-	startNode(t, url, append(writeRules(t, receiver.URL, "[50ms]"), "--rules", rules, "--sweep.every", "50ms")...)
+	startNode(t, url, append(writeRules(t, receiver.URL, "[50ms]"), "--rules", file, "--sweep.every", "50ms")...)
 	pgtest.Eventually(t, "the all-clear is sent", func() bool {
 		return query1(t, conn,
 			`select count(*) from outbox where payload ->> 'state' = 'resolved' and status = 'sent'`) == 1 &&

@@ -17,6 +17,8 @@ import (
 	"sluice.example/sluice/operate/rulelist"
 	"sluice.example/sluice/pipeline/deliver"
 	"sluice.example/sluice/pipeline/evaluate"
+	"sluice.example/sluice/pipeline/rules"
+	"sluice.example/sluice/pipeline/rules/replay"
 )
 
 const rulesAbout = `Checks, tests, tries and lists rules.
@@ -64,11 +66,11 @@ func rulesCommand(ctx context.Context, args []string, env cli.Env) error {
 	}
 	if action == "list" {
 		return withDatabase(ctx, cfg, func(conn *pgx.Conn) error {
-			rules, err := rulelist.Read(ctx, conn)
+			list, err := rulelist.Read(ctx, conn)
 			if err != nil {
 				return err
 			}
-			return rulelist.Print(env.Stdout, rules)
+			return rulelist.Print(env.Stdout, list)
 		})
 	}
 	file := append(rest, cfg.evaluate.Rules)[0]
@@ -92,7 +94,8 @@ func rulesCommand(ctx context.Context, args []string, env cli.Env) error {
 }
 
 // knownNames reads the names that rules may use, from the files that are configured.
-func knownNames(cfg *config) (known evaluate.Known, err error) {
+func knownNames(cfg *config) (known rules.Options, err error) {
+	known.MaxPayloadBytes = cfg.evaluate.MaxPayloadBytes
 	if cfg.destinations != "" {
 		found, err := deliver.Load(cfg.destinations)
 		if err != nil {
@@ -110,8 +113,8 @@ func knownNames(cfg *config) (known evaluate.Known, err error) {
 	return known, nil
 }
 
-func checkRules(ctx context.Context, cfg *config, file string, known evaluate.Known, out io.Writer) error {
-	set, err := evaluate.Load(file, known)
+func checkRules(ctx context.Context, cfg *config, file string, known rules.Options, out io.Writer) error {
+	set, err := replay.Load(file, known)
 	if err != nil {
 		var faults yamlfile.Faults
 		if !errors.As(err, &faults) {
@@ -129,7 +132,7 @@ func checkRules(ctx context.Context, cfg *config, file string, known evaluate.Kn
 	}
 	tests := 0
 	for _, r := range set.Rules() {
-		tests += r.Tests
+		tests += len(r.Tests)
 	}
 	fmt.Fprintf(out, "ok: %s, %s passed, %s\n", cli.Count(len(set.Rules()), "rule"), cli.Count(tests, "test"),
 		cli.Count(len(warnings), "warning"))
@@ -137,35 +140,34 @@ func checkRules(ctx context.Context, cfg *config, file string, known evaluate.Kn
 }
 
 // lintVolume asks the database, where one is at hand, whether enough happens for the rate rules.
-func lintVolume(ctx context.Context, cfg *config, set *evaluate.Set, out io.Writer) yamlfile.Faults {
+func lintVolume(ctx context.Context, cfg *config, set *rules.Set, out io.Writer) yamlfile.Faults {
 	if cfg.databaseURL == "" {
 		if _, err := runningPostgres(cfg.dataDir); err != nil {
 			return nil
 		}
 	}
-	if !slices.ContainsFunc(set.Rules(), func(r evaluate.RuleInfo) bool { return r.Kind == "rate" && r.State != "off" }) {
+	if len(set.Rates()) == 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
 	var found yamlfile.Faults
 	err := withDatabase(ctx, cfg, func(conn *pgx.Conn) (err error) {
-		found, err = set.LintVolume(ctx, conn)
+		found, err = evaluate.LintVolume(ctx, conn, set)
 		return err
 	})
 	if err != nil {
-		fmt.Fprintf(out, "whether enough happens for the rate rules was not looked at: %v\n", err)
+		fmt.Fprintf(out, "skipped the volume check of rate rules: %v\n", err)
 	}
 	return found
 }
 
-func testRules(file string, known evaluate.Known, out io.Writer) error {
-	known.NoTests = true
-	set, err := evaluate.Load(file, known)
+func testRules(file string, known rules.Options, out io.Writer) error {
+	set, err := rules.Load(file, known)
 	if err != nil {
 		return fmt.Errorf("the rules have errors; see \"pipeline rules check %s\"", file)
 	}
-	failed, results := 0, set.Test()
+	failed, results := 0, replay.Test(set)
 	for _, r := range results {
 		if r.Failure == "" {
 			fmt.Fprintf(out, "ok    %s: %s\n", r.Rule, r.Name)

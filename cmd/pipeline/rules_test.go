@@ -2,18 +2,15 @@ package main
 
 import (
 	"encoding/json"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/operate/backtest"
-	"sluice.example/sluice/pipeline/evaluate"
+	"sluice.example/sluice/pipeline/rules"
 )
 
 func TestRulesCheckAndTest(t *testing.T) {
@@ -168,22 +165,16 @@ func TestRulesCheckVolume(t *testing.T) {
 			t.Errorf("exit status %d, output\n%s%s\nwant %q", status, out, errOut, want)
 		}
 	}
-	set, err := evaluate.Load("../../rules/shop.yaml", evaluate.Known{})
+	set, err := rules.Load("../../rules/shop.yaml", rules.DefaultOptions())
 	if err != nil {
 		t.Fatal(err)
 	}
-	engine, err := evaluate.New(evaluate.DefaultConfig(), evaluate.NewMetrics(prometheus.NewRegistry()),
-		slog.New(slog.DiscardHandler), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	engine.Use(set)
 	if _, err := conn.Exec(t.Context(), `insert into rate_minutes (metric, tenant_id, minute, shard, n, x, late_n, late_x)
 		select $1, 1, date_trunc('hour', now()) - i * interval '1 hour', 0, 9, 1, 0, 0
-		from generate_series(1, 100) i`, engine.Rates()[0].Metric); err != nil {
+		from generate_series(1, 100) i`, set.Rates()[0].Rate.Metric); err != nil {
 		t.Fatal(err)
 	}
 	check("ok: 4 rules, 5 tests passed, 0 warnings")
 	check(`rules[conversion-drop].minimum: reached by 0 of `, "--database-url", url)
-	check("was not looked at", "--database-url", "postgres://nobody@127.0.0.1:1/x")
+	check("skipped the volume check", "--database-url", "postgres://nobody@127.0.0.1:1/x")
 }

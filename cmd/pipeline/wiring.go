@@ -23,7 +23,8 @@ import (
 	"sluice.example/sluice/pipeline/evaluate"
 	"sluice.example/sluice/pipeline/ingest"
 	"sluice.example/sluice/pipeline/retain"
-	"sluice.example/sluice/pipeline/sweep"
+	"sluice.example/sluice/pipeline/rules"
+	"sluice.example/sluice/pipeline/rules/replay"
 )
 
 // parts is every stage of a process, made but not running; nil where its role is not taken.
@@ -40,7 +41,7 @@ type parts struct {
 	server     *ingest.Server
 	buffer     *buffer.Buffer
 	usage      func() buffer.Usage
-	sweeper    *sweep.Sweeper
+	sweeper    *evaluate.Sweeper
 	queue      *claim.Queue
 	dispatcher *deliver.Dispatcher
 	notifier   *claim.Notifier
@@ -103,7 +104,7 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 		if err == nil {
 			// What is under way gets a third: the stages before deliver may use half, and results are recorded after it.
 			cfg.deliver.DrainTimeout = cfg.drainTimeout / 3
-			p.dispatcher, err = deliver.New(cfg.deliver, p.destinations, recheckedQueue{p.queue, db.query, log}, cfg.claim.Lease,
+			p.dispatcher, err = deliver.New(cfg.deliver, p.destinations, recheckedQueue{p.queue, evaluate.NewRechecker(db.query, log)}, cfg.claim.Lease,
 				deliver.NewMetrics(reg), log)
 			failed(err)
 		}
@@ -117,7 +118,7 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 	}
 
 	if cfg.hasRole("retain") {
-		p.keeper, err = retain.New(cfg.retain, db.query, retain.NewMetrics(reg), log)
+		p.keeper, err = retain.New(cfg.retain, db.query, retain.NewMetrics(reg), log, evaluate.NewPruner(cfg.evaluate))
 		failed(err)
 	}
 	if cfg.hasRole("ingest") || cfg.hasRole("sweep") {
@@ -135,8 +136,7 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 		}
 	}
 	if cfg.hasRole("sweep") {
-		p.sweeper, err = sweep.New(cfg.sweep, db.query, p.engine, sweep.NewMetrics(reg), log)
-		failed(err)
+		p.sweeper = evaluate.NewSweeper(p.engine, db.query, evaluate.NewSweepMetrics(reg))
 	}
 	if cfg.hasRole("ingest") {
 		writer, err := copyin.New(cfg.copyin, db.write, decideWith(p.engine), copyin.NewMetrics(reg), log)
@@ -156,8 +156,12 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 }
 
 // loadRules reads the rules file, knowing the tenants and destinations of this process.
-func (p *parts) loadRules() (*evaluate.Set, error) {
-	return evaluate.Load(p.cfg.evaluate.Rules, evaluate.Known{Tenants: p.tenants.IDs(), Destinations: p.destinations.Names()})
+func (p *parts) loadRules() (*rules.Set, error) {
+	return replay.Load(p.cfg.evaluate.Rules, rules.Options{
+		Tenants:         p.tenants.IDs(),
+		Destinations:    p.destinations.Names(),
+		MaxPayloadBytes: p.cfg.evaluate.MaxPayloadBytes,
+	})
 }
 
 // watchRules reloads the rules when their file changes and on SIGHUP.
@@ -182,6 +186,20 @@ func (p *parts) watchRules(ctx context.Context) error {
 		}
 	})
 	return tasks.Wait()
+}
+
+// recheckedQueue looks at messages between claim and delivery, and hands on those that still hold.
+type recheckedQueue struct {
+	*claim.Queue
+	check *evaluate.Rechecker
+}
+
+func (q recheckedQueue) Claim(ctx context.Context, wants []pipeline.Want) ([]pipeline.Lease, error) {
+	leases, err := q.Queue.Claim(ctx, wants)
+	if err != nil {
+		return leases, err
+	}
+	return q.check.Holding(ctx, leases, q.Queue.Finish)
 }
 
 // decideWith turns "no rule listens" into a nil Recorder; a nil *Plan inside the interface would not be one.

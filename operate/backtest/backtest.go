@@ -15,7 +15,8 @@ import (
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/duration"
 	"sluice.example/sluice/pipeline"
-	"sluice.example/sluice/pipeline/evaluate"
+	"sluice.example/sluice/pipeline/rules"
+	"sluice.example/sluice/pipeline/rules/replay"
 )
 
 // Options are the flags of "rules backtest".
@@ -30,7 +31,7 @@ type Options struct {
 // backtest is one run: the rules, and maybe others to compare with, on the same stored events.
 type backtest struct {
 	from, to   time.Time
-	set, other *evaluate.Set
+	set, other *rules.Set
 	samples    int
 	// maxLate bounds how late the events are that are looked at; 0 does not.
 	maxLate time.Duration
@@ -61,7 +62,7 @@ func (o Options) period(now time.Time) (from, to time.Time, err error) {
 }
 
 // Run replays.
-func Run(ctx context.Context, conn *pgx.Conn, o Options, file string, known evaluate.Known, env cli.Env) error {
+func Run(ctx context.Context, conn *pgx.Conn, o Options, file string, known rules.Options, env cli.Env) error {
 	b := backtest{samples: o.Samples, json: o.JSON}
 	var err error
 	if o.MaxLate != "" {
@@ -72,12 +73,11 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options, file string, known eval
 	if b.from, b.to, err = o.period(time.Now().UTC()); err != nil {
 		return cli.Usage(err)
 	}
-	known.NoTests = true
-	if b.set, err = evaluate.Load(file, known); err != nil {
+	if b.set, err = rules.Load(file, known); err != nil {
 		return fmt.Errorf("the rules have errors; see \"pipeline rules check %s\"", file)
 	}
 	if o.Against != "" {
-		if b.other, err = evaluate.Load(o.Against, known); err != nil {
+		if b.other, err = rules.Load(o.Against, known); err != nil {
 			return fmt.Errorf("the rules to compare with have errors; see \"pipeline rules check %s\"", o.Against)
 		}
 	}
@@ -97,13 +97,13 @@ order by received_at, event_id`
 // run replays the events in the order in which they arrived. It begins as long before from as the rules remember, and
 // reports only what is decided from then on.
 func (b *backtest) run(ctx context.Context, conn *pgx.Conn, env cli.Env) error {
-	sets := []*evaluate.Set{b.set}
+	sets := []*rules.Set{b.set}
 	if b.other != nil {
 		sets = append(sets, b.other)
 	}
 	names, memory := []string{}, time.Duration(0)
 	for _, s := range sets {
-		memory = max(memory, s.Memory())
+		memory = max(memory, s.Reach(b.from))
 		own := s.Names()
 		if own == nil || names == nil {
 			names = nil
@@ -112,9 +112,9 @@ func (b *backtest) run(ctx context.Context, conn *pgx.Conn, env cli.Env) error {
 		names = append(names, own...)
 	}
 	start := b.from.Add(-memory)
-	var replays []*evaluate.Replay
+	var replays []*replay.Run
 	for _, s := range sets {
-		replays = append(replays, evaluate.NewReplay(evaluate.DefaultConfig(), s, start))
+		replays = append(replays, replay.New(s, start))
 	}
 	// Read-only: a backtest can change nothing.
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
@@ -155,7 +155,7 @@ func (b *backtest) lateBound() *time.Duration {
 	return &b.maxLate
 }
 
-func (b *backtest) feed(ctx context.Context, tx pgx.Tx, start time.Time, names []string, replays []*evaluate.Replay, bar *progressbar.ProgressBar) error {
+func (b *backtest) feed(ctx context.Context, tx pgx.Tx, start time.Time, names []string, replays []*replay.Run, bar *progressbar.ProgressBar) error {
 	rows, err := tx.Query(ctx, storedEventsSQL, start, b.to, names, b.lateBound())
 	if err != nil {
 		return err

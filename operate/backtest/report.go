@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"sluice.example/sluice/pipeline/evaluate"
+	"sluice.example/sluice/pipeline/rules/replay"
 )
 
 // Report is what "rules backtest" found; --json prints it as it is.
@@ -66,14 +66,14 @@ type comparison struct {
 	Others     []sampleMessage `json:"only_others_samples"`
 }
 
-func (b *backtest) report(replays []*evaluate.Replay) *Report {
+func (b *backtest) report(replays []*replay.Run) *Report {
 	out := &Report{From: b.from, To: b.to}
 	if b.maxLate > 0 {
 		out.MaxLate = b.maxLate.String()
 	}
 	rules := map[string]*ruleBacktest{}
 	for _, r := range b.set.Rules() {
-		rules[r.Name] = &ruleBacktest{Rule: r.Name, State: r.State, Days: []*dayBacktest{}, Samples: []sampleMessage{}, Errors: []sampleFailures{}}
+		rules[r.Name] = &ruleBacktest{Rule: r.Name, State: r.State(), Days: []*dayBacktest{}, Samples: []sampleMessage{}, Errors: []sampleFailures{}}
 		out.Rules = append(out.Rules, rules[r.Name])
 	}
 	days := map[string]map[string]*dayBacktest{}
@@ -123,15 +123,15 @@ func (b *backtest) report(replays []*evaluate.Replay) *Report {
 	return out
 }
 
-func sampleOf(d evaluate.Decided) sampleMessage {
+func sampleOf(d replay.Decided) sampleMessage {
 	return sampleMessage{d.At, d.Rule, d.Subject, d.Key, d.Payload}
 }
 
 // compare finds what only one of the two rule sets would have sent.
-func (b *backtest) compare(replays []*evaluate.Replay) *comparison {
+func (b *backtest) compare(replays []*replay.Run) *comparison {
 	type message struct{ rule, key, event string }
-	sent := func(r *evaluate.Replay) (map[message]bool, []evaluate.Decided) {
-		found, order := map[message]bool{}, []evaluate.Decided{}
+	sent := func(r *replay.Run) (map[message]bool, []replay.Decided) {
+		found, order := map[message]bool{}, []replay.Decided{}
 		for _, d := range b.inPeriod(r) {
 			if m := (message{d.Rule, d.Key, d.Event.String()}); d.Suppressed == "" && d.Skipped == "" && !found[m] {
 				found[m] = true
@@ -142,7 +142,7 @@ func (b *backtest) compare(replays []*evaluate.Replay) *comparison {
 	}
 	mine, mineOrder := sent(replays[0])
 	theirs, theirsOrder := sent(replays[1])
-	only := func(order []evaluate.Decided, notIn map[message]bool) (n int, samples []sampleMessage) {
+	only := func(order []replay.Decided, notIn map[message]bool) (n int, samples []sampleMessage) {
 		samples = []sampleMessage{}
 		for _, d := range order {
 			if !notIn[message{d.Rule, d.Key, d.Event.String()}] {
@@ -160,8 +160,8 @@ func (b *backtest) compare(replays []*evaluate.Replay) *comparison {
 	return c
 }
 
-func (b *backtest) inPeriod(r *evaluate.Replay) []evaluate.Decided {
-	return slices.DeleteFunc(r.Decided(), func(d evaluate.Decided) bool { return d.At.Before(b.from) })
+func (b *backtest) inPeriod(r *replay.Run) []replay.Decided {
+	return slices.DeleteFunc(r.Decided(), func(d replay.Decided) bool { return d.At.Before(b.from) })
 }
 
 // print writes the report for people.

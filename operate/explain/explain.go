@@ -13,13 +13,13 @@ import (
 
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/pipeline"
-	"sluice.example/sluice/pipeline/evaluate"
+	"sluice.example/sluice/pipeline/rules"
 )
 
 // Explainer prints one story.
 type Explainer struct {
 	Conn   *pgx.Conn
-	Set    *evaluate.Set // nil without rules
+	Set    *rules.Set // nil without rules
 	Out    io.Writer
 	Tenant int32
 }
@@ -129,7 +129,7 @@ func (x *Explainer) rules(ctx context.Context, e pipeline.Event) error {
 		x.say("\nWhich rules looked at it is not known without a rules file: add --rules FILE.")
 		return nil
 	}
-	looks := x.Set.Explain(evaluate.DefaultConfig(), e)
+	looks := x.Set.Explain(e)
 	x.say("\nRules that listen to %s, as they are now (worked out again, not read from a record):", e.Name)
 	if len(looks) == 0 {
 		x.say("  none")
@@ -164,7 +164,7 @@ const timerSQL = `
 select trigger_at, cancel_at, activity_at, done_at, armed_at, armed_at + $4::interval, now() from absence_timers
 where tenant_id = $1 and timer = $2 and key = $3`
 
-func (x *Explainer) timer(ctx context.Context, l evaluate.Look) error {
+func (x *Explainer) timer(ctx context.Context, l rules.Look) error {
 	var trigger, cancel, activity, done, armed, due *time.Time
 	var now time.Time
 	err := x.Conn.QueryRow(ctx, timerSQL, x.Tenant, l.Timer, l.Key, l.Within).Scan(&trigger, &cancel, &activity, &done, &armed, &due, &now)
@@ -206,7 +206,7 @@ select message_id, tenant_id, type, coalesce(rule_id, ''), coalesce(rule_hash, '
 	created_at, run_after, locked_until, finished_at, coalesce(last_error, ''), payload::text, idempotency_key::text, event_id, recheck is not null, now()
 from outbox where `
 
-// recheckReasons are what sweep.Recheck says, in words.
+// recheckReasons are what evaluate.Rechecker finds, in words.
 var recheckReasons = map[string]string{
 	"cancelled":  "a cancel had come in the meantime",
 	"superseded": "a later trigger had started the wait anew",

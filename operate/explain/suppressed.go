@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"sluice.example/sluice/pipeline"
-	"sluice.example/sluice/pipeline/evaluate"
+	"sluice.example/sluice/pipeline/rules"
 )
 
 // clockSlack is how far the clocks of the machines that take events may be from the database's, and how long a batch may take.
@@ -41,7 +41,7 @@ func (x *Explainer) messageAt(ctx context.Context, at time.Time) (id int64, err 
 }
 
 // suppressed works out what kept a match from becoming a message.
-func (x *Explainer) suppressed(ctx context.Context, e pipeline.Event, l evaluate.Look) error {
+func (x *Explainer) suppressed(ctx context.Context, e pipeline.Event, l rules.Look) error {
 	window := max(l.Cooldown, l.CapPer)
 	first, err := x.messageAt(ctx, e.ReceivedAt.Add(-window-clockSlack))
 	if err != nil {
@@ -77,7 +77,7 @@ func (x *Explainer) suppressed(ctx context.Context, e pipeline.Event, l evaluate
 	return x.heldBack(ctx, e, l, first)
 }
 
-func (x *Explainer) duplicate(ctx context.Context, l evaluate.Look) (said bool, err error) {
+func (x *Explainer) duplicate(ctx context.Context, l rules.Look) (said bool, err error) {
 	var id int64
 	var at time.Time
 	err = x.Conn.QueryRow(ctx, `select message_id, created_at from outbox where tenant_id = $1 and rule_id = $2 and dedupe_key = $3
@@ -101,7 +101,7 @@ where at > $6::timestamptz - $7::interval and at <= $6::timestamptz + $8::interv
 order by at desc`
 
 // heldBack says which limit held a decision back, as far as what was granted before is still known.
-func (x *Explainer) heldBack(ctx context.Context, e pipeline.Event, l evaluate.Look, first int64) error {
+func (x *Explainer) heldBack(ctx context.Context, e pipeline.Event, l rules.Look, first int64) error {
 	// A decision is made a moment after its event arrives; another one in that moment may have been before or after it.
 	const batch = 5 * time.Second
 	rows, err := x.Conn.Query(ctx, grantsSQL, x.Tenant, l.StateKey, l.Subject, first, l.Rule, e.ReceivedAt, max(l.Cooldown, l.CapPer), batch)

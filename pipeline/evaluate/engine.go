@@ -1,10 +1,13 @@
-// Package evaluate turns stored events into decisions: rows of the outbox, one for each destination of a rule.
+// Package evaluate turns what rules find into decisions: rows of the outbox, one for each destination of a rule. It owns
+// the tables dedupe_keys, rule_subjects, rule_status, rule_hours, absence_* and rate_*.
 //
-// Rules are pure: Decide looks at a batch before its transaction and Plan.Record writes, within that transaction, what
-// holds for the events that were newly stored. Events, decisions, remembered keys, cooldowns and caps therefore commit
-// together or not at all; nothing survives a crash that was not committed, and a batch that is tried again is decided
-// again. A rule that fails on an event is counted and skips that event; it never fails the batch or another rule.
-// No expression can reach the network, another tenant or an address.
+// There are two occasions. A batch of events: Decide looks at it before its transaction, and Plan.Record writes, within
+// that transaction, what holds for the events that were newly stored. And time: the Sweeper decides about timers that have
+// run out, digests that are due and windows of rates.
+//
+// Events, decisions, remembered keys, cooldowns and caps commit together or not at all. Nothing survives a crash that was
+// not committed; a batch that is tried again is decided again, and what was due stays due. A rule that fails on an event is
+// counted and skips that event; it never fails the batch or another rule.
 package evaluate
 
 import (
@@ -13,26 +16,58 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"sluice.example/sluice/internal/duration"
 	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/rules"
 )
 
 // Config of the stage.
 type Config struct {
 	// Rules is the rules file, or a folder of them. Empty: no rules. Default empty.
 	Rules string
-	// MaxPayloadBytes bounds the payload of one message, in bytes; a larger one is refused and counted. Default 65536,
-	// a guess: what common webhook receivers take without being told.
+	// MaxPayloadBytes bounds the payload of one message, in bytes; a larger one is a failure of its rule, and counted.
+	// Default 65536, see rules.DefaultOptions.
 	MaxPayloadBytes int
+	// SweepEvery is the time between two looks at what is due. Default 5s: it adds to the wait of every absence rule, and
+	// an idle look costs well under a millisecond for each rule.
+	SweepEvery time.Duration
+	// RuleState is how long timers, counts and states are kept after the last node dropped their rule; 0 keeps them.
+	// Default 400 days, a year and a month. It has to be longer than lookbacks and baselines, or a rule that comes back
+	// begins anew.
+	RuleState time.Duration
 }
 
+const day = 24 * time.Hour
+
 // DefaultConfig is complete.
-func DefaultConfig() Config { return Config{MaxPayloadBytes: 64 << 10} }
+func DefaultConfig() Config {
+	return Config{
+		MaxPayloadBytes: rules.DefaultOptions().MaxPayloadBytes,
+		SweepEvery:      5 * time.Second,
+		RuleState:       400 * day,
+	}
+}
+
+func (c Config) validate() error {
+	var errs []error
+	if c.MaxPayloadBytes < 1<<10 || c.MaxPayloadBytes > 16<<20 {
+		errs = append(errs, fmt.Errorf("evaluate.max-payload-bytes is %d; set it from 1024 to 16777216", c.MaxPayloadBytes))
+	}
+	if most := reseedAfter / 2; c.SweepEvery < time.Millisecond || c.SweepEvery > most {
+		errs = append(errs, fmt.Errorf("sweep.every is %s; set it from 1ms to %s", c.SweepEvery, duration.Format(most)))
+	}
+	if c.RuleState < 0 {
+		errs = append(errs, fmt.Errorf("retain.rule-state is %s; give a period, or 0 to keep for good", c.RuleState))
+	}
+	return errors.Join(errs...)
+}
 
 // Engine decides by the rules in force. It is safe for concurrent use.
 type Engine struct {
 	cfg       Config
-	set       atomic.Pointer[Set]
+	set       atomic.Pointer[rules.Set]
 	metrics   *Metrics
 	log       *slog.Logger
 	onDecided func(messages int)
@@ -46,8 +81,8 @@ type Engine struct {
 // New makes an engine without rules. onDecided, which may be nil, is called after each COMMIT with the number of
 // messages that it made due; it must not block.
 func New(cfg Config, metrics *Metrics, log *slog.Logger, onDecided func(messages int)) (*Engine, error) {
-	if cfg.MaxPayloadBytes < 1<<10 || cfg.MaxPayloadBytes > 16<<20 {
-		return nil, fmt.Errorf("evaluate.max-payload-bytes is %d; set it from 1024 to 16777216", cfg.MaxPayloadBytes)
+	if err := cfg.validate(); err != nil {
+		return nil, err
 	}
 	if metrics == nil || log == nil {
 		return nil, errors.New("evaluate: metrics and log are needed")
@@ -59,37 +94,29 @@ func New(cfg Config, metrics *Metrics, log *slog.Logger, onDecided func(messages
 }
 
 // Use puts a set of rules into force. A batch sees the set that was in force when Decide began.
-func (e *Engine) Use(set *Set) {
+func (e *Engine) Use(set *rules.Set) {
 	e.set.Store(set)
 	e.metrics.inForce(set)
 }
 
-// Decide evaluates the rules on a batch. It keeps the slice until the plan is committed or dropped, changes nothing,
-// and costs an event that no rule listens to one look into a map. Nil: no rule listens to any of the events.
+// inForce is never nil.
+func (e *Engine) inForce() *rules.Set {
+	if set := e.set.Load(); set != nil {
+		return set
+	}
+	return &rules.Set{}
+}
+
+// Decide evaluates the rules on a batch. It keeps the slice until the plan is committed or dropped, and changes nothing.
+// Nil: no rule listens to any of the events.
 func (e *Engine) Decide(events []pipeline.Event) *Plan {
 	set := e.set.Load()
 	if set == nil {
 		return nil
 	}
-	var plan *Plan
-	for i := range events {
-		lists := set.listeners(&events[i])
-		if len(lists[0])+len(lists[1]) == 0 {
-			continue
-		}
-		if plan == nil {
-			plan = &Plan{recorder: recorder{engine: e}, set: set, events: events, looked: make([]int, 0, len(events)-i)}
-		}
-		plan.look(i, lists)
+	found := set.Decide(events)
+	if found == nil {
+		return nil
 	}
-	return plan
-}
-
-// listeners are those of an event: by its name, and to every name.
-func (s *Set) listeners(ev *pipeline.Event) [2][]listener {
-	idx := s.byTenant[ev.Tenant]
-	if idx == nil {
-		idx = s.every
-	}
-	return [2][]listener{idx.byName[ev.Name], idx.any}
+	return &Plan{recorder: recorder{engine: e}, found: found}
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"sluice.example/sluice/pipeline/rules"
 )
 
 // Metrics of the stage. They move only when what they count is committed.
@@ -51,10 +53,10 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-func (m *Metrics) inForce(set *Set) {
+func (m *Metrics) inForce(set *rules.Set) {
 	states := map[string]int{"active": 0, "shadow": 0, "off": 0}
-	for _, r := range set.rules {
-		states[r.stateName()]++
+	for _, r := range set.Rules() {
+		states[r.State()]++
 	}
 	for state, n := range states {
 		m.rules.WithLabelValues(state).Set(float64(n))
@@ -62,7 +64,7 @@ func (m *Metrics) inForce(set *Set) {
 	m.reloadOK.Set(1)
 }
 
-// Committed counts what the last Record wrote and wakes whoever delivers. Call it once, after COMMIT.
+// Committed counts what the last recording wrote and wakes whoever delivers. Call it once, after COMMIT.
 func (r *recorder) Committed() {
 	m := r.engine.metrics
 	for tenant, n := range r.outcome.looked {
@@ -76,31 +78,31 @@ func (r *recorder) Committed() {
 	}
 	for of, n := range r.outcome.messages {
 		e.tally(of.rule, func(t *tally) { t.messages += int64(n) })
-		m.decided.WithLabelValues(strconv.Itoa(int(of.tenant)), of.rule.name).Add(float64(n))
+		m.decided.WithLabelValues(strconv.Itoa(int(of.tenant)), of.rule.Name).Add(float64(n))
 	}
 	for s, n := range r.outcome.suppressed {
 		e.tally(s.rule, func(t *tally) {
 			switch s.reason {
-			case reasonDuplicate:
+			case rules.Duplicate:
 				t.duplicate += int64(n)
-			case reasonCooldown:
+			case rules.Cooldown:
 				t.cooldown += int64(n)
-			case reasonCap:
+			case rules.Cap:
 				t.capped += int64(n)
 			}
 		})
-		m.suppressed.WithLabelValues(s.rule.name, s.reason).Add(float64(n))
+		m.suppressed.WithLabelValues(s.rule.Name, s.reason).Add(float64(n))
 	}
 	for _, f := range r.outcome.failures {
-		e.tally(f.rule, func(t *tally) {
+		e.tally(f.Rule, func(t *tally) {
 			t.errors++
-			t.lastError, t.lastErrorAt = clean(f.kind+": "+f.err.Error()+" (event "+f.event.String()+")"), time.Now()
+			t.lastError, t.lastErrorAt = clean(f.Kind+": "+f.Err.Error()+" (event "+f.Event.String()+")"), time.Now()
 		})
-		m.errors.WithLabelValues(f.rule.name, f.kind).Inc()
-		if m.shouldWarn(f.rule.name, f.kind, time.Now()) {
+		m.errors.WithLabelValues(f.Rule.Name, f.Kind).Inc()
+		if m.shouldWarn(f.Rule.Name, f.Kind, time.Now()) {
 			e.log.LogAttrs(context.Background(), slog.LevelWarn, "a rule can't decide about an event; it is skipped and counted",
-				slog.String("rule", f.rule.name), slog.String("kind", f.kind), slog.Any("error", f.err),
-				slog.String("event_id", f.event.String()))
+				slog.String("rule", f.Rule.Name), slog.String("kind", f.Kind), slog.Any("error", f.Err),
+				slog.String("event_id", f.Event.String()))
 		}
 	}
 	if r.outcome.due > 0 {

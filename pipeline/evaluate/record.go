@@ -9,55 +9,16 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/rules"
 )
 
-// outcome is what one Record found, for Committed.
-type outcome struct {
-	looked map[int32]int
-	// evaluated counts by rule.
-	evaluated map[*rule]int
-	messages  map[ruleOf]int
-	// suppressed counts decisions that made no message, by reason.
-	suppressed map[suppression]int
-	failures   []failure
-	// due counts the messages that can be sent.
-	due int
-}
-
-type ruleOf struct {
-	tenant int32
-	rule   *rule
-}
-
-type suppression struct {
-	ruleOf
-	reason string
-}
-
-// The reasons for which a decision makes no message, as they stand in the metric.
-const (
-	reasonDuplicate = "duplicate"
-	reasonCooldown  = "cooldown"
-	reasonCap       = "cap"
-)
-
-var reasons = []string{reasonDuplicate, "", reasonCooldown, reasonCap}
-
-// What became of a candidate: an index into reasons.
-const (
-	duplicate = iota
-	granted
-	cooling
-	capped
-)
-
-// recorder writes candidates as decisions, and counts what became of them.
-type recorder struct {
-	engine *Engine
-	// refused are the rules whose decisions PostgreSQL would not store.
-	refused map[*rule]error
-	// What the last record found, counted by Committed.
-	outcome outcome
+// Plan is what the rules found about one batch, before it is known which of its events are new. Its methods are for one
+// goroutine.
+type Plan struct {
+	recorder
+	found *rules.Findings
 }
 
 // Record writes the decisions about the events that were stored, in the transaction of their batch. It may be called
@@ -65,109 +26,125 @@ type recorder struct {
 // never wait for each other in a circle.
 func (p *Plan) Record(ctx context.Context, tx pgx.Tx, stored []bool) error {
 	p.reset()
-	heard := map[*listener]int{} // events by the first listener of a list: many events share few lists
-	lists := map[*listener][]listener{}
-	for _, i := range p.looked {
-		if !stored[i] {
-			continue
-		}
-		p.outcome.looked[p.events[i].Tenant]++
-		for _, list := range p.set.listeners(&p.events[i]) {
-			if len(list) == 0 {
-				continue
-			}
-			if heard[&list[0]]++; heard[&list[0]] == 1 {
-				lists[&list[0]] = list
-			}
-		}
-	}
-	for first, list := range lists {
-		for _, l := range list {
-			p.outcome.evaluated[l.rule] += heard[first]
-		}
-	}
-	for _, f := range p.failures {
-		if stored[f.batch] {
-			p.outcome.failures = append(p.outcome.failures, f)
-		}
-	}
-	cands := make([]candidate, 0, len(p.candidates))
-	for _, c := range p.candidates {
-		if stored[c.batch] {
-			cands = append(cands, c)
-		}
-	}
-	marks := make([]mark, 0, len(p.marks))
-	for _, m := range p.marks {
-		if stored[m.batch] {
-			marks = append(marks, m)
-		}
-	}
-	tallied := make([]count, 0, len(p.counts))
-	for _, c := range p.counts {
-		if stored[c.batch] {
-			tallied = append(tallied, c)
-		}
-	}
-	return p.write(ctx, tx, work{cands, marks, tallied})
+	p.outcome.looked, p.outcome.evaluated = p.found.Heard(stored)
+	return p.record(ctx, tx, p.found.Stored(stored))
 }
 
-// work is what one call writes.
+// outcome is what one recording found, for Committed.
+type outcome struct {
+	looked map[int32]int
+	// evaluated counts by rule.
+	evaluated map[*rules.Rule]int
+	messages  map[ruleOf]int
+	// suppressed counts decisions that made no message, by reason.
+	suppressed map[suppression]int
+	failures   []rules.Failure
+	// due counts the messages that can be sent.
+	due int
+}
+
+type ruleOf struct {
+	tenant int32
+	rule   *rules.Rule
+}
+
+type suppression struct {
+	ruleOf
+	reason string
+}
+
+// fate is what became of a match: it is empty for one that was granted, and otherwise the reason for which it made no
+// message.
+type fate string
+
+const (
+	granted   fate = ""
+	duplicate fate = rules.Duplicate
+	cooling   fate = rules.Cooldown
+	capped    fate = rules.Cap
+)
+
+// recorder writes matches as decisions, and counts what became of them.
+type recorder struct {
+	engine *Engine
+	// refused are the rules whose decisions PostgreSQL would not store.
+	refused map[*rules.Rule]error
+	// outcome is what the last recording found.
+	outcome outcome
+}
+
+func (e *Engine) recorder() *recorder {
+	r := &recorder{engine: e}
+	r.reset()
+	return r
+}
+
+func (r *recorder) reset() {
+	r.outcome = outcome{
+		looked:     map[int32]int{},
+		evaluated:  map[*rules.Rule]int{},
+		messages:   map[ruleOf]int{},
+		suppressed: map[suppression]int{},
+	}
+}
+
+// record makes decisions out of findings, moves timers and adds up counts.
+func (r *recorder) record(ctx context.Context, tx pgx.Tx, found *rules.Findings) error {
+	r.outcome.failures = append(r.outcome.failures, found.Failures...)
+	return r.write(ctx, tx, work{found.Matches, found.Marks, found.Counts})
+}
+
+// work is what one recording writes.
 type work struct {
-	cands  []candidate
-	marks  []mark
-	counts []count
+	matches []rules.Match
+	marks   []rules.Mark
+	counts  []rules.Count
 }
 
 // only is the part of the work that keep wants.
-func (w work) only(keep func(*rule) bool) work {
+func (w work) only(keep func(*rules.Rule) bool) work {
 	var out work
-	for _, c := range w.cands {
-		if keep(c.rule) {
-			out.cands = append(out.cands, c)
+	for _, m := range w.matches {
+		if keep(m.Rule) {
+			out.matches = append(out.matches, m)
 		}
 	}
 	for _, m := range w.marks {
-		if keep(m.rule) {
+		if keep(m.Rule) {
 			out.marks = append(out.marks, m)
 		}
 	}
 	for _, c := range w.counts {
-		if keep(c.rule) {
+		if keep(c.Rule) {
 			out.counts = append(out.counts, c)
 		}
 	}
 	return out
 }
 
-func (w work) size() int { return len(w.cands) + len(w.marks) + len(w.counts) }
+func (w work) size() int { return len(w.matches) + len(w.marks) + len(w.counts) }
 
-func (w work) rules() map[*rule]bool {
-	rules := map[*rule]bool{}
-	for _, c := range w.cands {
-		rules[c.rule] = true
+func (w work) rules() map[*rules.Rule]bool {
+	all := map[*rules.Rule]bool{}
+	for _, m := range w.matches {
+		all[m.Rule] = true
 	}
 	for _, m := range w.marks {
-		rules[m.rule] = true
+		all[m.Rule] = true
 	}
 	for _, c := range w.counts {
-		rules[c.rule] = true
+		all[c.Rule] = true
 	}
-	return rules
+	return all
 }
 
-func (r *recorder) reset() {
-	r.outcome = outcome{looked: map[int32]int{}, evaluated: map[*rule]int{}, messages: map[ruleOf]int{}, suppressed: map[suppression]int{}}
-}
-
-// write makes decisions out of candidates and moves timers.
 func (r *recorder) write(ctx context.Context, tx pgx.Tx, w work) error {
-	w.cands = r.distinct(w.cands)
-	w = w.only(func(of *rule) bool { return r.refused[of] == nil })
+	w.matches = r.distinct(w.matches)
+	w = w.only(func(of *rules.Rule) bool { return r.refused[of] == nil })
 	for w.size() > 0 {
-		outcomes, err := w.run(ctx, tx)
+		fates, err := w.run(ctx, tx)
 		if err == nil {
-			r.count(w.cands, outcomes)
+			r.count(w.matches, fates)
 			return nil
 		}
 		if !dataError(err) {
@@ -186,17 +163,17 @@ func (r *recorder) write(ctx context.Context, tx pgx.Tx, w work) error {
 	return nil
 }
 
-// distinct leaves one candidate for each key. Of two with one key the first wins; the other is counted.
-func (r *recorder) distinct(cands []candidate) []candidate {
-	seen := make(map[ledgerKey]bool, len(cands))
-	return slices.DeleteFunc(cands, func(c candidate) bool {
-		if err := r.refused[c.rule]; err != nil {
-			r.outcome.failures = append(r.outcome.failures, failure{c.rule, c.batch, c.event, failedRefused, err})
+// distinct leaves one match for each key. Of two with one key the first wins; the other is counted.
+func (r *recorder) distinct(matches []rules.Match) []rules.Match {
+	seen := make(map[ledgerKey]bool, len(matches))
+	return slices.DeleteFunc(matches, func(m rules.Match) bool {
+		if err := r.refused[m.Rule]; err != nil {
+			r.refuse(m.Rule, m.Batch, m.Event, err)
 			return true
 		}
-		k := ledgerKey{c.tenant, c.keyHash}
+		k := ledgerKey{m.Tenant, m.KeyHash}
 		if seen[k] {
-			r.outcome.suppressed[suppression{ruleOf{c.tenant, c.rule}, reasonDuplicate}]++
+			r.outcome.suppressed[suppression{ruleOf{m.Tenant, m.Rule}, rules.Duplicate}]++
 			return true
 		}
 		seen[k] = true
@@ -204,10 +181,16 @@ func (r *recorder) distinct(cands []candidate) []candidate {
 	})
 }
 
+// refuse counts something that PostgreSQL would not store.
+func (r *recorder) refuse(of *rules.Rule, batch int, event pipeline.UUID, err error) {
+	r.outcome.failures = append(r.outcome.failures,
+		rules.Failure{Rule: of, Batch: batch, Event: event, Kind: rules.FailedRefused, Err: err})
+}
+
 // sift takes the rules out that cannot be recorded.
 func (r *recorder) sift(ctx context.Context, tx pgx.Tx, w work) (work, error) {
 	for of := range w.rules() {
-		own := w.only(func(other *rule) bool { return other == of })
+		own := w.only(func(other *rules.Rule) bool { return other == of })
 		_, err := own.run(ctx, tx)
 		if err == nil {
 			_, err = tx.Exec(ctx, "rollback to savepoint rules")
@@ -219,36 +202,36 @@ func (r *recorder) sift(ctx context.Context, tx pgx.Tx, w work) (work, error) {
 			return work{}, err
 		}
 		if r.refused == nil {
-			r.refused = map[*rule]error{}
+			r.refused = map[*rules.Rule]error{}
 		}
 		r.refused[of] = err
-		for _, c := range own.cands {
-			r.outcome.failures = append(r.outcome.failures, failure{of, c.batch, c.event, failedRefused, err})
+		for _, m := range own.matches {
+			r.refuse(of, m.Batch, m.Event, err)
 		}
 		for _, m := range own.marks {
-			r.outcome.failures = append(r.outcome.failures, failure{of, m.batch, m.event.ID, failedRefused, err})
+			r.refuse(of, m.Batch, m.Event.ID, err)
 		}
 	}
-	return w.only(func(of *rule) bool { return r.refused[of] == nil }), nil
+	return w.only(func(of *rules.Rule) bool { return r.refused[of] == nil }), nil
 }
 
-// dataError says that PostgreSQL refused the data itself: it will refuse it again.
+// dataError reports whether PostgreSQL refused the data itself: it will refuse it again.
 func dataError(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "54"))
 }
 
-// count adds what became of the candidates to the outcome.
-func (r *recorder) count(cands []candidate, outcomes []int) {
-	for i, c := range cands {
-		of := ruleOf{c.tenant, c.rule}
-		if outcomes[i] != granted {
-			r.outcome.suppressed[suppression{of, reasons[outcomes[i]]}]++
+// count adds what became of the matches to the outcome.
+func (r *recorder) count(matches []rules.Match, fates []fate) {
+	for i, m := range matches {
+		of := ruleOf{m.Tenant, m.Rule}
+		if fates[i] != granted {
+			r.outcome.suppressed[suppression{of, string(fates[i])}]++
 			continue
 		}
-		r.outcome.messages[of] += len(c.rule.sendTo)
-		if !c.rule.shadow {
-			r.outcome.due += len(c.rule.sendTo)
+		r.outcome.messages[of] += len(m.Rule.SendTo)
+		if !m.Rule.Shadow {
+			r.outcome.due += len(m.Rule.SendTo)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -18,6 +19,7 @@ import (
 
 	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/rules"
 )
 
 // commit decides about a batch and records it as copyin does, with every event newly stored.
@@ -108,7 +110,7 @@ func counted(t testing.TB, reg *prometheus.Registry, name string, labels ...stri
 	return 0
 }
 
-func engineWith(t testing.TB, set *Set, onDecided func(int)) (*Engine, *prometheus.Registry) {
+func engineWith(t testing.TB, set *rules.Set, onDecided func(int)) (*Engine, *prometheus.Registry) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
 	e, err := New(DefaultConfig(), NewMetrics(reg), slog.New(slog.NewTextHandler(io.Discard, nil)), onDecided)
@@ -122,7 +124,7 @@ func engineWith(t testing.TB, set *Set, onDecided func(int)) (*Engine, *promethe
 func TestShopRulesRecord(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	set, err := Load("../../rules/shop.yaml", Known{})
+	set, err := rules.Load("../../rules/shop.yaml", rules.DefaultOptions())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,8 +274,8 @@ func TestShadowDecidesAndDoesNotSend(t *testing.T) {
 func TestSeveralDestinations(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	rules := strings.Replace(ruleText("dedupe_key: event.user_id", "cap: {max: 1, per: 1h}"), "send_to: crm", "send_to: [sales, crm]", 1)
-	e, reg := engineWith(t, load(t, rules), nil)
+	text := strings.Replace(ruleText("dedupe_key: event.user_id", "cap: {max: 1, per: 1h}"), "send_to: crm", "send_to: [sales, crm]", 1)
+	e, reg := engineWith(t, load(t, text), nil)
 	mustCommit(t, db, e, event("x", "u", ""), event("x", "v", ""))
 	wantRows(t, query(t, db, `select destination || ' ' || dedupe_key from outbox order by message_id`), "sales u", "crm u")
 	if got := counted(t, reg, "pipeline_evaluate_decided_messages_total", "t/r", "1"); got != 2 {
@@ -285,9 +287,9 @@ func TestSeveralDestinations(t *testing.T) {
 func TestARuleThatPostgreSQLRefuses(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	rules := "version: 1\nruleset: t\nrules:\n" + oneRule("nul", `payload: '"a\u0000b"'`) + oneRule("nulkey", `dedupe_key: '"a\u0000b"'`) +
+	text := "version: 1\nruleset: t\nrules:\n" + oneRule("nul", `payload: '"a\u0000b"'`) + oneRule("nulkey", `dedupe_key: '"a\u0000b"'`) +
 		oneRule("good", "dedupe_key: event.user_id", "cooldown: 1h", "subject: event.user_id")
-	e, reg := engineWith(t, load(t, rules), nil)
+	e, reg := engineWith(t, load(t, text), nil)
 	var events []pipeline.Event
 	for i := range 100 {
 		events = append(events, event("x", fmt.Sprint("u", i), ""))
@@ -335,11 +337,11 @@ func TestDecisionsCommitWithTheBatch(t *testing.T) {
 func TestConcurrentBatchesAreExact(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	rules := "version: 1\nruleset: t\nrules:\n" +
+	text := "version: 1\nruleset: t\nrules:\n" +
 		oneRule("cap", "subject: event.user_id", "dedupe_key: event.properties.k", "cap: {max: 3, per: 24h}", "digest: {after: 1h}") +
 		oneRule("cool", "subject: event.user_id", "dedupe_key: event.properties.k", "cooldown: 3h", "digest: {after: 1h}") +
 		oneRule("free", "dedupe_key: event.properties.k")
-	e, reg := engineWith(t, load(t, rules), nil)
+	e, reg := engineWith(t, load(t, text), nil)
 	const writers, batches, size, subjects = 8, 12, 40, 5
 	var deadlocks, keys atomic.Int64
 	p := pool.New().WithErrors()
@@ -390,4 +392,23 @@ func TestConcurrentBatchesAreExact(t *testing.T) {
 			t.Errorf("%s accounts for %v candidates, want %d", rule, all, keys.Load())
 		}
 	}
+}
+
+// TestStarRuleHasLimits: cooldown and cap hold for a rule that listens to every name.
+func TestStarRuleHasLimits(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	star := func(id, limit string) string {
+		return strings.Replace(oneRule(id, "subject: event.user_id", limit), "on: x", `on: "*"`, 1)
+	}
+	e := engine(t, load(t, "version: 1\nruleset: t\nrules:\n"+star("cool", "cooldown: 1h")+star("capped", "cap: {max: 3, per: 1h}")))
+	var batch []pipeline.Event
+	for i := range 20 {
+		batch = append(batch, pipeline.Event{ID: pipeline.NewUUIDv7(time.Now()), Tenant: 1, Name: fmt.Sprint("name-", i), UserID: fmt.Sprint("u", i%2),
+			OccurredAt: time.Now().UTC(), ReceivedAt: time.Now().UTC()})
+	}
+	mustCommit(t, db, e, batch[:7]...)
+	mustCommit(t, db, e, batch[7:]...)
+	wantRows(t, query(t, db, `select rule_id || ' ' || subject_key || ' ' || count(*) from outbox group by rule_id, subject_key order by 1`),
+		"t/capped u0 3", "t/capped u1 3", "t/cool u0 1", "t/cool u1 1")
 }

@@ -3,11 +3,12 @@ package evaluate
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"sluice.example/sluice/pipeline/rules"
 )
 
 // tally is what a rule did since the last report.
@@ -24,11 +25,11 @@ const reportEvery = 10 * time.Second
 const failingEvents = 5
 
 // tally adds what was committed.
-func (e *Engine) tally(of *rule, add func(*tally)) {
-	t := e.tallies[of.name]
+func (e *Engine) tally(of *rules.Rule, add func(*tally)) {
+	t := e.tallies[of.Name]
 	if t == nil {
 		t = &tally{}
-		e.tallies[of.name] = t
+		e.tallies[of.Name] = t
 	}
 	add(t)
 }
@@ -77,46 +78,63 @@ on conflict (rule_id, hour) do update set evaluated = h.evaluated + excluded.eva
 	errors = h.errors + excluded.errors`
 
 func (e *Engine) report(ctx context.Context, db *pgxpool.Pool) error {
-	set := e.set.Load()
-	if set == nil || len(set.rules) == 0 {
+	set := e.inForce()
+	if len(set.Rules()) == 0 {
 		return nil
 	}
 	e.tallyMu.Lock()
 	tallies := e.tallies
 	e.tallies = map[string]*tally{}
 	e.tallyMu.Unlock()
-	var c struct {
-		id, hash, kind, state, owner, response             []string
-		failing                                            []bool
-		lastError                                          []*string
-		lastErrorAt                                        []*time.Time
-		evaluated, messages, dup, cooldown, capped, errors []int64
-	}
-	for _, r := range set.rules {
-		t := tallies[r.name]
+	var c statusColumns
+	for _, r := range set.Rules() {
+		t := tallies[r.Name]
 		if t == nil {
 			t = &tally{}
 		}
 		failing := t.errors >= failingEvents && t.errors*2 >= t.evaluated
-		e.metrics.setFailing(r.name, failing)
-		c.id, c.hash, c.kind, c.state = append(c.id, r.name), append(c.hash, r.hash), append(c.kind, r.kind), append(c.state, r.stateName())
-		c.owner, c.response, c.failing = append(c.owner, clean(r.owner)), append(c.response, clean(r.response)), append(c.failing, failing)
-		var text *string
-		var at *time.Time
-		if t.lastError != "" {
-			text, at = &t.lastError, &t.lastErrorAt
-		}
-		c.lastError, c.lastErrorAt = append(c.lastError, text), append(c.lastErrorAt, at)
-		c.evaluated, c.messages, c.dup = append(c.evaluated, t.evaluated), append(c.messages, t.messages), append(c.dup, t.duplicate)
-		c.cooldown, c.capped, c.errors = append(c.cooldown, t.cooldown), append(c.capped, t.capped), append(c.errors, t.errors)
+		e.metrics.setFailing(r.Name, failing)
+		c.add(r, t, failing)
 	}
-	_, err := db.Exec(ctx, reportSQL, c.id, c.hash, c.kind, c.state, c.owner, c.response, c.failing, c.lastError, c.lastErrorAt,
-		c.evaluated, c.messages, c.dup, c.cooldown, c.capped, c.errors)
+	_, err := db.Exec(ctx, reportSQL, c.names, c.hashes, c.kinds, c.states, c.owners, c.responses, c.failing,
+		c.lastErrors, c.lastErrorsAt, c.evaluated, c.messages, c.duplicate, c.cooldown, c.capped, c.errors)
 	if err != nil {
 		e.putBack(tallies)
-		return fmt.Errorf("evaluate: report on %d rules: %w", len(c.id), err)
+		return fmt.Errorf("evaluate: report on %d rules: %w", len(c.names), err)
 	}
 	return nil
+}
+
+// statusColumns are the parameters of reportSQL.
+type statusColumns struct {
+	names, hashes, kinds, states, owners, responses          []string
+	failing                                                  []bool
+	lastErrors                                               []*string
+	lastErrorsAt                                             []*time.Time
+	evaluated, messages, duplicate, cooldown, capped, errors []int64
+}
+
+func (c *statusColumns) add(r *rules.Rule, t *tally, failing bool) {
+	c.names = append(c.names, r.Name)
+	c.hashes = append(c.hashes, r.Hash)
+	c.kinds = append(c.kinds, r.Kind)
+	c.states = append(c.states, r.State())
+	c.owners = append(c.owners, clean(r.Owner))
+	c.responses = append(c.responses, clean(r.Response))
+	c.failing = append(c.failing, failing)
+	var text *string
+	var at *time.Time
+	if t.lastError != "" {
+		text, at = &t.lastError, &t.lastErrorAt
+	}
+	c.lastErrors = append(c.lastErrors, text)
+	c.lastErrorsAt = append(c.lastErrorsAt, at)
+	c.evaluated = append(c.evaluated, t.evaluated)
+	c.messages = append(c.messages, t.messages)
+	c.duplicate = append(c.duplicate, t.duplicate)
+	c.cooldown = append(c.cooldown, t.cooldown)
+	c.capped = append(c.capped, t.capped)
+	c.errors = append(c.errors, t.errors)
 }
 
 // putBack adds tallies that could not be written to the current ones.
@@ -129,8 +147,12 @@ func (e *Engine) putBack(old map[string]*tally) {
 			e.tallies[name] = o
 			continue
 		}
-		t.evaluated, t.messages, t.duplicate = t.evaluated+o.evaluated, t.messages+o.messages, t.duplicate+o.duplicate
-		t.cooldown, t.capped, t.errors = t.cooldown+o.cooldown, t.capped+o.capped, t.errors+o.errors
+		t.evaluated += o.evaluated
+		t.messages += o.messages
+		t.duplicate += o.duplicate
+		t.cooldown += o.cooldown
+		t.capped += o.capped
+		t.errors += o.errors
 		if t.lastError == "" {
 			t.lastError, t.lastErrorAt = o.lastError, o.lastErrorAt
 		}
@@ -141,19 +163,4 @@ func (e *Engine) putBack(old map[string]*tally) {
 func clean(s string) string {
 	s = strings.ToValidUTF8(strings.ReplaceAll(s, "\x00", ""), "?")
 	return string([]rune(s)[:min(500, len([]rune(s)))])
-}
-
-// RuleInfo describes a rule of a set.
-type RuleInfo struct {
-	Name, Kind, State, Owner, Response, Hash string
-	Tests                                    int
-}
-
-// Rules lists the rules of the set, in the order of the file.
-func (s *Set) Rules() []RuleInfo {
-	var out []RuleInfo
-	for _, r := range s.rules {
-		out = append(out, RuleInfo{r.name, r.kind, r.stateName(), r.owner, r.response, r.hash, len(r.tests)})
-	}
-	return slices.Clip(out)
 }

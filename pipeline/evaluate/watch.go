@@ -11,6 +11,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"sluice.example/sluice/internal/yamlfile"
+	"sluice.example/sluice/pipeline/rules"
 )
 
 const (
@@ -23,7 +24,7 @@ const (
 // Watch puts the rules of a file or folder into force again whenever they change, and whenever something comes from
 // again, which may be nil. All or nothing: while the rules have errors, the ones in force stay, pipeline_evaluate_rules_reload_ok
 // is 0 and each error is logged. It blocks until ctx ends, and returns an error only if path cannot be watched at all.
-func (e *Engine) Watch(ctx context.Context, path string, load func() (*Set, error), again <-chan struct{}) error {
+func (e *Engine) Watch(ctx context.Context, path string, load func() (*rules.Set, error), again <-chan struct{}) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("evaluate: watch %s: %w", path, err)
@@ -60,7 +61,7 @@ func (e *Engine) Watch(ctx context.Context, path string, load func() (*Set, erro
 }
 
 // reload reads the rules and uses them if they changed. What was asked for is answered in the log in any case.
-func (e *Engine) reload(load func() (*Set, error), asked bool) {
+func (e *Engine) reload(load func() (*rules.Set, error), asked bool) {
 	set, err := load()
 	old := e.set.Load()
 	if err != nil {
@@ -77,26 +78,26 @@ func (e *Engine) reload(load func() (*Set, error), asked bool) {
 		for _, l := range errs {
 			e.log.Error("rules not reloaded", "error", l.String())
 		}
-		e.log.Error("rules not reloaded: the old ones stay in force", "errors", len(errs), "in_force", old.describe())
+		e.log.Error("rules not reloaded: the old ones stay in force", "errors", len(errs), "in_force", describe(old))
 		return
 	}
 	e.lastError = ""
 	e.metrics.reloadOK.Set(1)
-	if old != nil && old.fingerprint == set.fingerprint && !asked {
+	if old != nil && old.Fingerprint() == set.Fingerprint() && !asked {
 		return
 	}
 	e.Use(set)
 	e.metrics.reloads.WithLabelValues("ok").Inc()
-	e.log.LogAttrs(context.Background(), slog.LevelInfo, "rules reloaded", slog.String("in_force", set.describe()),
-		slog.String("before", old.describe()))
-	for _, w := range set.warnings {
+	e.log.LogAttrs(context.Background(), slog.LevelInfo, "rules reloaded", slog.String("in_force", describe(set)),
+		slog.String("before", describe(old)))
+	for _, w := range set.Warnings() {
 		e.log.Warn("rules", "warning", w.String())
 	}
 }
 
-func (s *Set) describe() string {
+func describe(s *rules.Set) string {
 	if s == nil {
 		return "none"
 	}
-	return fmt.Sprintf("%d rules, version %s", len(s.rules), s.fingerprint)
+	return fmt.Sprintf("%d rules, version %s", len(s.Rules()), s.Fingerprint())
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/rules"
 )
 
 // TestWatch: a good file comes into force, a bad one leaves the old rules in force and says so, also when an editor
@@ -28,13 +29,13 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(ruleText("subject: event.user_id"))
-	set, err := Load(file, Known{})
+	set, err := rules.Load(file, rules.DefaultOptions())
 	if err != nil {
 		t.Fatal(err)
 	}
 	e, reg := engineWith(t, set, nil)
 	inForce := func() string {
-		return e.Decide([]pipeline.Event{event("x", "u", "")}).candidates[0].subject
+		return e.Decide([]pipeline.Event{event("x", "u", "")}).found.Matches[0].Subject
 	}
 	wait := func(what string, ok func() bool) {
 		t.Helper()
@@ -49,7 +50,9 @@ func TestWatch(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	again, done := make(chan struct{}), make(chan error)
-	go func() { done <- e.Watch(ctx, file, func() (*Set, error) { return Load(file, Known{}) }, again) }()
+	go func() {
+		done <- e.Watch(ctx, file, func() (*rules.Set, error) { return rules.Load(file, rules.DefaultOptions()) }, again)
+	}()
 	again <- struct{}{} // it watches now
 	wait("the reload that was asked for", func() bool { return reloads("ok") == 1 })
 

@@ -25,16 +25,6 @@ type Config struct {
 	// Processed is how long a receiver in this database remembers a message; retain.processed, default 2160h. It must
 	// not be shorter than the time after which a message can still be sent again, which is Dead.
 	Processed time.Duration
-	// Subjects is how long a rule remembers a subject whose cooldown and cap are over and of whom nothing is held back;
-	// retain.subjects, default 168h. It changes no decision of the rule as it is. A rule that is edited to a longer
-	// cooldown or cap finds what happened within that time.
-	Subjects time.Duration
-	// RuleHours is how long the counts of a rule's hours stay; retain.rule-hours, default 9600h (400 days: a year and a
-	// month to compare).
-	RuleHours time.Duration
-	// RuleState is how long to keep timers, counts and states after the last node dropped the rule; retain.rule-state,
-	// default 9600h. It has to be longer than lookbacks and baselines, or a rule that comes back would begin anew.
-	RuleState time.Duration
 }
 
 const (
@@ -62,9 +52,6 @@ func DefaultConfig() Config {
 		Attempts:   7 * day,
 		Quarantine: 90 * day,
 		Processed:  90 * day,
-		Subjects:   7 * day,
-		RuleHours:  400 * day,
-		RuleState:  400 * day,
 	}
 }
 
@@ -82,7 +69,7 @@ func (c Config) validate() error {
 		keep time.Duration
 	}{
 		{"outbox", c.Outbox}, {"dead", c.Dead}, {"attempts", c.Attempts}, {"quarantine", c.Quarantine},
-		{"processed", c.Processed}, {"subjects", c.Subjects}, {"rule-hours", c.RuleHours}, {"rule-state", c.RuleState},
+		{"processed", c.Processed},
 	} {
 		fault(p.keep < 0, "retain.%s is %s: set a period, or 0 to keep without end", p.key, p.keep)
 	}

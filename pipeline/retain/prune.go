@@ -35,16 +35,10 @@ delete from quarantine where ctid = any (array(
 delete from processed_messages where ctid = any (array(
     select ctid from processed_messages where processed_at < now() - make_interval(secs => $1)
     order by processed_at limit $2 for update skip locked))`
-
-	// Served by dedupe_keys_expires_at. Each row holds how long it lives.
-	pruneDedupeKeysSQL = `
-delete from dedupe_keys where ctid = any (array(
-    select ctid from dedupe_keys where expires_at < now() - make_interval(secs => $1)
-    order by expires_at limit $2 for update skip locked))`
 )
 
 func (k *Keeper) prunable() []prunable {
-	tables := []prunable{{"dedupe_keys", 0, pruneDedupeKeysSQL}}
+	var tables []prunable
 	if k.cfg.Attempts > 0 {
 		tables = append(tables, prunable{"outbox_attempts", k.cfg.Attempts, pruneAttemptsSQL})
 	}
@@ -54,7 +48,6 @@ func (k *Keeper) prunable() []prunable {
 	if k.cfg.Processed > 0 {
 		tables = append(tables, prunable{"processed_messages", k.cfg.Processed, pruneProcessedSQL})
 	}
-	tables = append(tables, k.rulesPrunable()...)
 	return tables
 }
 
@@ -62,6 +55,12 @@ func (k *Keeper) prune(ctx context.Context, t prunable) error {
 	return k.batches(ctx, t.name, func(ctx context.Context, tx pgx.Tx) (gone int64, more bool, err error) {
 		tag, err := tx.Exec(ctx, t.sql, t.keep.Seconds(), k.batchRows)
 		return tag.RowsAffected(), tag.RowsAffected() == int64(k.batchRows), err
+	})
+}
+
+func (k *Keeper) pruneOwned(ctx context.Context, o Owner, table string) error {
+	return k.batches(ctx, table, func(ctx context.Context, tx pgx.Tx) (gone int64, more bool, err error) {
+		return o.Prune(ctx, tx, table, k.batchRows)
 	})
 }
 

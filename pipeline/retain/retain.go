@@ -31,17 +31,24 @@ type Keeper struct {
 	interval, lockTimeout time.Duration
 	batchRows             int
 
-	// subject is where the walk over rule_subjects goes on.
-	subject subjectKey
+	owners []Owner
 }
 
-// New checks the settings and reports everything that is wrong with them.
-func New(cfg Config, pool *pgxpool.Pool, metrics *Metrics, log *slog.Logger) (*Keeper, error) {
+// Owner prunes tables that another stage owns: it decides what may go, and the Keeper when.
+type Owner interface {
+	// Tables lists what it prunes, in the order of a pass.
+	Tables() []string
+	// Prune deletes at most so many rows of a table and reports how many went, and whether it is worth going on at once.
+	Prune(ctx context.Context, tx pgx.Tx, table string, rows int) (gone int64, more bool, err error)
+}
+
+// New checks the settings and reports everything that is wrong with them. The owners' tables are pruned beside its own.
+func New(cfg Config, pool *pgxpool.Pool, metrics *Metrics, log *slog.Logger, owners ...Owner) (*Keeper, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
 	return &Keeper{
-		cfg: cfg, pool: pool, metrics: metrics, log: log,
+		cfg: cfg, pool: pool, metrics: metrics, log: log, owners: owners,
 		interval: interval, lockTimeout: lockTimeout, batchRows: batchRows,
 	}, nil
 }
@@ -71,19 +78,13 @@ func (k *Keeper) pass(ctx context.Context) bool {
 	if k.cfg.Outbox > 0 || k.cfg.Dead > 0 {
 		ok = k.try(ctx, "outbox", k.pruneOutbox) && ok
 	}
-	if k.cfg.Subjects > 0 {
-		ok = k.try(ctx, "rule_subjects", k.pruneSubjects) && ok
-	}
-	if k.cfg.RuleState > 0 {
-		ok = k.try(ctx, "absence_timers", func(ctx context.Context) error {
-			return k.pruneGone(ctx, "absence_timers", goneTimerSQL, pruneTimersSQL)
-		}) && ok
-		ok = k.try(ctx, "rate_minutes", func(ctx context.Context) error {
-			return k.pruneGone(ctx, "rate_minutes", goneMetricSQL, pruneRatesSQL)
-		}) && ok
-	}
 	for _, t := range k.prunable() {
 		ok = k.try(ctx, t.name, func(ctx context.Context) error { return k.prune(ctx, t) }) && ok
+	}
+	for _, o := range k.owners {
+		for _, table := range o.Tables() {
+			ok = k.try(ctx, table, func(ctx context.Context) error { return k.pruneOwned(ctx, o, table) }) && ok
+		}
 	}
 	if ok {
 		k.metrics.lastPass.SetToCurrentTime()

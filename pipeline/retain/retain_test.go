@@ -292,10 +292,6 @@ from unnest(array[0, 89, 91, 92, 93]) as age`)
 insert into processed_messages (consumer, message_id, processed_at)
 select 'c', age, now() - age * interval '1 day' from unnest(array[0, 89, 91, 92, 93]) as age`)
 	mustExec(t, db, `
-insert into dedupe_keys (tenant_id, key_hash, expires_at)
-select n, gen_random_uuid(), case when n > 0 then now() + (3 - n) * interval '1 hour' end
-from generate_series(0, 6) as n`)
-	mustExec(t, db, `
 insert into outbox_attempts (message_id, attempt, started_at, latency_seconds, status)
 select age, 1, now() - age * interval '1 day', 0.1, 'failed' from unnest(array[0, 6, 8, 9, 10]) as age`)
 	k := newKeeper(t, db, nil)
@@ -310,10 +306,8 @@ select age, 1, now() - age * interval '1 day', 0.1, 'failed' from unnest(array[0
 	check("quarantine", `select reason from quarantine order by 1`, "0 89")
 	check("processed_messages", `select message_id from processed_messages order by 1`, "0 89")
 	check("outbox_attempts", `select message_id::text from outbox_attempts order by 1`, "0 6")
-	// Number 3 expired at the very moment before.
-	check("dedupe_keys", `select tenant_id::text from dedupe_keys order by 1`, "0 1 2")
 	for table, want := range map[string]float64{
-		"quarantine": 3, "processed_messages": 3, "outbox_attempts": 3, "dedupe_keys": 4,
+		"quarantine": 3, "processed_messages": 3, "outbox_attempts": 3,
 	} {
 		if n := testutil.ToFloat64(k.metrics.pruned.WithLabelValues(table)); n != want {
 			t.Errorf("rows of %s counted = %v, want %v", table, n, want)

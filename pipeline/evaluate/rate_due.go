@@ -1,0 +1,184 @@
+package evaluate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"sluice.example/sluice/pipeline/rules"
+)
+
+// ratedTenantsSQL finds for whom a rule has windows to judge: who has a state, or was counted lately.
+const ratedTenantsSQL = `
+select tenant_id from rate_states where metric = $1
+union select distinct tenant_id from rate_minutes where metric = $1 and minute > now() - $2::interval
+order by 1`
+
+const lockStateSQL = `select slot, state, firing from rate_states where metric = $1 and tenant_id = $2 for update skip locked`
+
+const newStateSQL = `
+insert into rate_states (metric, tenant_id, slot, firing, state) values ($1, $2, $3, false, '{}') on conflict do nothing`
+
+const keepStateSQL = `update rate_states set slot = $3, firing = $4, state = $5 where metric = $1 and tenant_id = $2`
+
+const startFiringSQL = `insert into rate_firings (metric, tenant_id, started_at) values ($1, $2, $3) on conflict do nothing`
+
+const endFiringSQL = `update rate_firings set ended_at = $3 where metric = $1 and tenant_id = $2 and ended_at is null`
+
+// sampleSQL sums the minutes of some windows, given by their ends: ranges of the primary key. A window in which nothing
+// was counted, or in which the rule fired, is not usable for comparison; but a firing that is older than all of them is what
+// is normal now, or it would never end.
+const sampleSQL = `
+select coalesce(m.n, 0), coalesce(m.x, 0), m.n is not null and not exists (select from rate_firings f where f.metric = $1 and f.tenant_id = $2
+	and f.started_at >= $5 and f.started_at < w.until and coalesce(f.ended_at, 'infinity') > w.until - $4::interval)
+from unnest($3::timestamptz[]) with ordinality as w(until, i), lateral (
+	select sum(n)::float8 n, sum(x)::float8 x from rate_minutes
+	where metric = $1 and tenant_id = $2 and minute >= w.until - $4::interval and minute < w.until) m
+order by w.i`
+
+// maxMissed is how old a window may be and still be judged. A guess: whoever reads a message that something is wrong can
+// still do something about it.
+const maxMissed = 24 * time.Hour
+
+// maxSlots bounds how many missed windows one transaction makes up for.
+const maxSlots = 300
+
+// rate judges the windows of one rule that have settled since the last look, for every tenant.
+func (s *Sweeper) rate(ctx context.Context, set *rules.Set, r *rules.Rule) error {
+	a := r.Rate
+	rows, err := s.db.Query(ctx, ratedTenantsSQL, a.Metric, a.Window+a.Settle)
+	if err != nil {
+		return fmt.Errorf("evaluate: rule %s: %w", r.Name, err)
+	}
+	tenants, err := pgx.CollectRows(rows, pgx.RowTo[int32])
+	errs := []error{err}
+	for _, tenant := range tenants {
+		for more := true; more; {
+			err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) (committed func(), err error) {
+				more, committed, err = s.windows(ctx, tx, set, r, tenant)
+				return committed, err
+			})
+			if err != nil {
+				errs = append(errs, fmt.Errorf("evaluate: rule %s, tenant %d: %w", r.Name, tenant, err))
+				break
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// windows judges one tenant's windows, oldest first, each exactly once: the state's row is locked, and a node that finds
+// it locked leaves it alone.
+func (s *Sweeper) windows(ctx context.Context, tx pgx.Tx, set *rules.Set, r *rules.Rule, tenant int32) (more bool, committed func(), err error) {
+	a := r.Rate
+	var now time.Time
+	if err := tx.QueryRow(ctx, `select now()`).Scan(&now); err != nil {
+		return false, nil, err
+	}
+	last := now.Add(-a.Settle).UTC().Truncate(a.Every)
+	if _, err := tx.Exec(ctx, newStateSQL, a.Metric, tenant, last.Add(-a.Every)); err != nil {
+		return false, nil, err
+	}
+	var slot time.Time
+	var kept []byte
+	var firing bool
+	err = tx.QueryRow(ctx, lockStateSQL, a.Metric, tenant).Scan(&slot, &kept, &firing)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return false, nil, nil
+	}
+	if err != nil {
+		return false, nil, err
+	}
+	var state rules.RateState
+	if err := json.Unmarshal(kept, &state); err != nil {
+		return false, nil, fmt.Errorf("state of %s: %w", a.Metric, err)
+	}
+	end := slot.UTC().Truncate(a.Every).Add(a.Every)
+	if oldest := last.Add(-maxMissed).Truncate(a.Every); end.Before(oldest) {
+		end = oldest
+	}
+	var judged []*recorder
+	for ; !end.After(last) && len(judged) < maxSlots; end = end.Add(a.Every) {
+		w, err := s.window(ctx, tx, a, tenant, end)
+		if err != nil {
+			return false, nil, err
+		}
+		was := state.Firing()
+		var found *rules.Findings
+		state, found = set.Judge(r, state, w)
+		one := s.engine.recorder()
+		one.outcome.evaluated[r]++
+		if err := one.record(ctx, tx, found); err != nil {
+			return false, nil, err
+		}
+		judged = append(judged, one)
+		if err := noteFiring(ctx, tx, a.Metric, w, was, state.Firing()); err != nil {
+			return false, nil, err
+		}
+	}
+	if len(judged) == 0 {
+		return false, nil, nil
+	}
+	if kept, err = json.Marshal(state); err != nil {
+		return false, nil, fmt.Errorf("state of %s: %w", a.Metric, err)
+	}
+	_, err = tx.Exec(ctx, keepStateSQL, a.Metric, tenant, end.Add(-a.Every), state.Firing(), kept)
+	return len(judged) == maxSlots, func() {
+		s.metrics.windows.WithLabelValues(r.Name).Add(float64(len(judged)))
+		for _, one := range judged {
+			one.Committed()
+		}
+	}, err
+}
+
+// noteFiring remembers in which windows the rule fires.
+func noteFiring(ctx context.Context, tx pgx.Tx, metric string, w rules.Window, was, is bool) (err error) {
+	if is && !was {
+		_, err = tx.Exec(ctx, startFiringSQL, metric, w.Tenant, w.End)
+	} else if was && !is {
+		_, err = tx.Exec(ctx, endFiringSQL, metric, w.Tenant, w.End)
+	}
+	return err
+}
+
+const inhibitedSQL = `select exists (select from rate_states where metric = any($1) and tenant_id = $2 and firing)`
+
+// window reads one window and those that it is compared with.
+func (s *Sweeper) window(ctx context.Context, tx pgx.Tx, a *rules.Rate, tenant int32, end time.Time) (w rules.Window, err error) {
+	w = rules.Window{Tenant: tenant, End: end}
+	ends := append([]time.Time{end}, a.Periods(end)...)
+	rows, err := tx.Query(ctx, sampleSQL, a.Metric, tenant, ends, a.Window, a.Oldest(end))
+	if err != nil {
+		return w, err
+	}
+	samples, err := pgx.CollectRows(rows, pgx.RowToStructByPos[rules.Sample])
+	if err != nil {
+		return w, err
+	}
+	w.Current, w.Before = samples[0], samples[1:]
+	if len(a.Inhibitors) > 0 {
+		err = tx.QueryRow(ctx, inhibitedSQL, a.Inhibitors, tenant).Scan(&w.Inhibited)
+	}
+	return w, err
+}
+
+// forgetMinutesSQL removes minutes that no window is compared with any more.
+const forgetMinutesSQL = `
+delete from rate_minutes m using (select ctid from rate_minutes where metric = $1 and minute < $2 limit $3 for update skip locked) old
+where m.ctid = old.ctid`
+
+func (s *Sweeper) cleanRate(ctx context.Context, r *rules.Rule) error {
+	before := r.Rate.Oldest(time.Now()).Add(-25 * time.Hour)
+	err := s.untilFew(ctx, func(ctx context.Context, tx pgx.Tx) (int, func(), error) {
+		tag, err := tx.Exec(ctx, forgetMinutesSQL, r.Rate.Metric, before, s.sweepBatch)
+		return int(tag.RowsAffected()), nil, err
+	})
+	if err != nil {
+		return fmt.Errorf("evaluate: clean counts of rule %s: %w", r.Name, err)
+	}
+	return nil
+}

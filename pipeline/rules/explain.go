@@ -1,0 +1,67 @@
+package rules
+
+import (
+	"time"
+
+	"sluice.example/sluice/pipeline"
+)
+
+// Look is what one rule of a set makes of one event.
+type Look struct {
+	Rule, Hash, Kind, State string
+	// As is what the event is to the rule: event, trigger, cancel, activity, numerator or denominator.
+	As string
+	// Matched says whether the rule's condition holds. Failure is why that, or what follows from it, can't be told.
+	Matched bool
+	Failure string
+	// Key and Subject are those of the decision, for event rules, or of the timer, for absence rules.
+	Key, Subject string
+	// Ledger is what the key is remembered under, zero where none is needed. StateKey is under what subjects are kept,
+	// Timer under what timers.
+	Ledger          pipeline.UUID
+	StateKey, Timer string
+	// Cooldown, CapMax and CapPer are the rule's limits; Within is how long an absence rule waits.
+	Cooldown, CapPer, Within time.Duration
+	CapMax                   int
+}
+
+// Explain returns what each rule that listens to an event makes of it.
+func (s *Set) Explain(ev pipeline.Event) []Look {
+	var looks []Look
+	for _, list := range s.listeners(&ev) {
+		for _, l := range list {
+			looks = append(looks, s.explain(l, ev))
+		}
+	}
+	return looks
+}
+
+func (s *Set) explain(l listener, ev pipeline.Event) Look {
+	r := l.rule
+	out := Look{Rule: r.Name, Hash: r.Hash, Kind: r.Kind, State: r.State(), As: l.role.String(), StateKey: r.StateKey,
+		Cooldown: r.Limits.Cooldown, CapMax: r.Limits.CapMax, CapPer: r.Limits.CapPer}
+	f := &Findings{set: s, events: []pipeline.Event{ev}}
+	f.look(0, [2][]listener{{l}})
+	for _, failure := range f.Failures {
+		out.Failure = failure.Kind + ": " + failure.Err.Error()
+	}
+	for _, m := range f.Matches {
+		out.Matched, out.Key, out.Subject = true, m.Key, m.Subject
+		if !m.Once {
+			out.Ledger = m.KeyHash
+		}
+	}
+	for _, m := range f.Marks {
+		out.Matched, out.Key = true, m.Key
+	}
+	out.Matched = out.Matched || len(f.Counts) > 0
+	if a := r.Absence; a != nil {
+		out.Timer, out.Within = a.Timer, a.Within
+	}
+	if out.Failure != "" && l.match != nil {
+		if holds, err := l.match.Holds(&f.vars); err == nil && holds {
+			out.Matched = true
+		}
+	}
+	return out
+}

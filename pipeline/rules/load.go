@@ -1,0 +1,288 @@
+package rules
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"sluice.example/sluice/internal/spell"
+	"sluice.example/sluice/internal/yamlfile"
+	"sluice.example/sluice/pipeline/rules/expr"
+)
+
+// Load reads a rules file, or every *.yaml and *.yml file of a folder. The error, if any, is yamlfile.Faults and holds
+// everything that is wrong; no part of a faulty file comes into force. The tests in the rules are read and not run:
+// replay.Load does both.
+func Load(path string, o Options) (*Set, error) {
+	files, err := ruleFiles(path)
+	if err != nil {
+		return nil, yamlfile.Faults{{File: path, Message: err.Error()}}
+	}
+	set := &Set{maxPayload: o.MaxPayloadBytes}
+	var faults yamlfile.Faults
+	rulesets := map[string]string{}
+	for _, file := range files {
+		l := &loader{options: o, scopes: map[string]*expr.Scope{}}
+		l.src = yamlfile.Read(file)
+		l.src.Hint = noAddresses
+		if l.src.Root() != nil {
+			l.file()
+		} else if l.src.Err() == nil {
+			l.src.FaultAt(1, 1, "", "the file is empty; it starts with version: 1")
+		}
+		if first, ok := rulesets[l.ruleset]; ok {
+			l.src.FaultAt(1, 1, "ruleset", "ruleset %q is already that of %s; every file needs a name of its own",
+				l.ruleset, first)
+		} else if l.ruleset != "" {
+			rulesets[l.ruleset] = file
+		}
+		faults = append(faults, l.src.Faults()...)
+		set.warnings = append(set.warnings, l.warnings...)
+		set.rules = append(set.rules, l.rules...)
+	}
+	if err := faults.Err(); err != nil {
+		return nil, err
+	}
+	set.warnings.Sort()
+	set.index()
+	return set, nil
+}
+
+// ruleFiles are the files that a path stands for, sorted.
+func ruleFiles(path string) ([]string, error) {
+	if info, err := os.Stat(path); err != nil || !info.IsDir() {
+		return []string{path}, nil
+	}
+	var files []string
+	for _, pattern := range []string{"*.yaml", "*.yml"} {
+		found, err := filepath.Glob(filepath.Join(path, pattern))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, found...)
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("the folder holds no *.yaml file")
+	}
+	slices.Sort(files)
+	return files, nil
+}
+
+func (s *Set) index() {
+	s.every, s.byTenant = &index{byName: map[string][]listener{}}, map[int32]*index{}
+	s.byState = map[string]*Rule{}
+	h := sha256.New()
+	for _, r := range s.rules {
+		fmt.Fprintln(h, r.Name, r.Hash)
+		for _, t := range r.Tenants {
+			if s.byTenant[t] == nil {
+				s.byTenant[t] = &index{byName: map[string][]listener{}}
+			}
+		}
+	}
+	s.fingerprint = hex.EncodeToString(h.Sum(nil)[:6])
+	for _, r := range s.rules {
+		if r.Off {
+			continue
+		}
+		s.byState[r.StateKey] = r
+		if r.Absence != nil {
+			s.absences = append(s.absences, r)
+		}
+		if r.Rate != nil {
+			s.rates = append(s.rates, r)
+		}
+		if r.Tenants == nil {
+			s.every.add(r)
+			for _, idx := range s.byTenant {
+				idx.add(r)
+			}
+		}
+		for _, t := range r.Tenants {
+			s.byTenant[t].add(r)
+		}
+	}
+	// Those that keep others from firing come first, so that they are judged first.
+	slices.SortStableFunc(s.rates, func(a, b *Rule) int {
+		return cmp.Compare(len(a.Rate.Inhibitors), len(b.Rate.Inhibitors))
+	})
+}
+
+func (x *index) add(r *Rule) {
+	for _, t := range r.takes {
+		for _, name := range t.on {
+			if name == "*" {
+				x.any = append(x.any, t.listener)
+			} else {
+				x.byName[name] = append(x.byName[name], t.listener)
+			}
+		}
+	}
+}
+
+// loader reads one file.
+type loader struct {
+	src      *yamlfile.File
+	options  Options
+	ruleset  string
+	tenants  []int32
+	events   map[string]expr.Properties
+	defaults *yamlfile.Section
+	rules    []*Rule
+	warnings yamlfile.Faults
+	scopes   map[string]*expr.Scope
+}
+
+// noAddresses answers those who look for the address of a message in the rules.
+func noAddresses(key string) string {
+	switch key {
+	case "url", "destination", "destinations", "webhook", "headers", "secret":
+		return "; addresses are not part of the rules: name a destination of the configuration in send_to"
+	}
+	return ""
+}
+
+func (l *loader) file() {
+	f := l.src.Top("version", "ruleset", "tenants", "defaults", "events", "rules")
+	if f.Require("version", "version: 1") && f.String("version") != "1" {
+		f.Fault("version", "expected version 1, got %s", yamlfile.Describe(f.Get("version")))
+	}
+	if f.Require("ruleset", "it is part of the identity of every rule") {
+		l.ruleset = l.name(f, "ruleset")
+	}
+	l.tenants = l.tenantIDs(f)
+	l.defaults = f.Section("defaults", defaultKeys...)
+	if n := f.Get("events"); n != nil {
+		l.declarations(n)
+	}
+	if !f.Require("rules", "the list of rules") {
+		return
+	}
+	ids := map[string]int{}
+	for i, n := range l.src.Items(f.Get("rules"), "rules", "a list of rules") {
+		r := l.rule(n, i)
+		if r.ID == "" {
+			continue
+		}
+		if line, ok := ids[r.ID]; ok {
+			l.src.Fault(n, "rules["+r.ID+"]", "duplicate rule id %q, first on line %d", r.ID, line)
+			continue
+		}
+		ids[r.ID] = n.Line
+		l.rules = append(l.rules, r)
+	}
+	l.inhibitors()
+}
+
+// inhibitors finds the rules that others name in inhibited_by.
+func (l *loader) inhibitors() {
+	metrics := map[string]string{}
+	for _, r := range l.rules {
+		if r.Rate != nil && !r.Off {
+			metrics[r.ID] = r.Rate.Metric
+		}
+	}
+	for _, r := range l.rules {
+		if r.Rate == nil {
+			continue
+		}
+		for _, id := range r.Rate.inhibitedBy {
+			m, ok := metrics[id]
+			if !ok || id == r.ID {
+				r.Rate.section.Fault("inhibited_by", "%q is not another rate rule of this file%s", id,
+					spell.DidYouMean(id, slices.Collect(maps.Keys(metrics))))
+			}
+			r.Rate.Inhibitors = append(r.Rate.Inhibitors, m)
+		}
+		r.Rate.section = nil
+	}
+}
+
+// name reads a name that is used in keys, metrics and paths.
+func (l *loader) name(c *yamlfile.Section, key string) string {
+	s := c.String(key)
+	for i, r := range s {
+		if !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || i > 0 && (r == '-' || r == '_')) || i >= 64 {
+			c.Fault(key, "%q is not a name; use up to 64 of a-z, 0-9, - and _", s)
+			return ""
+		}
+	}
+	return s
+}
+
+func (l *loader) tenantIDs(c *yamlfile.Section) []int32 {
+	names := c.Strings("tenants")
+	if names == nil {
+		return nil
+	}
+	known := l.options.Tenants
+	ids := make([]int32, 0, len(names))
+	for _, name := range names {
+		id, ok := known[name]
+		if !ok && known != nil {
+			c.Fault("tenants", "unknown tenant %q%s", name, spell.DidYouMean(name, slices.Collect(maps.Keys(known))))
+		}
+		if ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// declarations reads the events section: which events there are, and the types of their properties.
+func (l *loader) declarations(n *yaml.Node) {
+	l.events = map[string]expr.Properties{}
+	for k, v := range l.src.Pairs(n, "events") {
+		props := expr.Properties{}
+		l.events[k.Value] = props
+		if v.Tag == "!!null" {
+			continue
+		}
+		where := "events." + k.Value
+		for p, t := range l.src.Pairs(v, where) {
+			declared, ok := expr.TypeNamed(t.Value)
+			if !ok {
+				l.src.Fault(t, where+"."+p.Value, "%s is not a type; there are %s%s", yamlfile.Describe(t),
+					strings.Join(expr.TypeNames, ", "), spell.DidYouMean(t.Value, expr.TypeNames))
+				declared, _ = expr.TypeNamed("any")
+			}
+			props[p.Value] = declared
+		}
+	}
+}
+
+// scope is the scope of expressions, which know the properties of events with these names.
+func (l *loader) scope(about expr.About, on []string) *expr.Scope {
+	cacheKey := fmt.Sprintf("%d %q", about, slices.Sorted(slices.Values(on)))
+	sc := l.scopes[cacheKey]
+	if sc == nil {
+		sc = expr.NewScope(about, l.properties(on))
+		l.scopes[cacheKey] = sc
+	}
+	return sc
+}
+
+// properties is the union of what the events of these names declare; nil where one of them declares nothing, or there
+// are no declarations at all.
+func (l *loader) properties(on []string) expr.Properties {
+	if l.events == nil {
+		return nil
+	}
+	union := expr.Properties{}
+	for _, name := range on {
+		declared, ok := l.events[name]
+		if !ok {
+			return nil
+		}
+		union.Merge(declared)
+	}
+	return union
+}
