@@ -85,9 +85,10 @@ func (d *decoder) binary(b []byte, h *fasthttp.RequestHeader) ([]byte, *malforme
 	case len(b) == 0:
 	case kind == "" || kind == "application/json" || kind == "text/json" || strings.HasSuffix(kind, "+json"):
 		d.s.Reset(b)
-		if m := d.close(d.s.Value(d.s.Space(0))); m != nil {
+		if m := d.close(d.s.Value(d.begin(0))); m != nil {
 			return nil, m
 		}
+		b = bytes.TrimPrefix(b, byteOrderMark)
 		text = append(append(append(text, `"data":`...), b...), ',')
 	case strings.HasPrefix(kind, "text/") && utf8.Valid(b):
 		text = append(jsontext.AppendString(append(text, `"data":`...), string(b)), ',')

@@ -74,13 +74,21 @@ func (d *decoder) drop() {
 	d.key, d.sent, d.s.Text = "", nil, nil
 }
 
+// byteOrderMark stands before what some editors and libraries write (RFC 8259, 8.1).
+var byteOrderMark = []byte("\xef\xbb\xbf")
+
+// begin returns where text begins from i on: after white space, and after a byte order mark at i itself.
+func (d *decoder) begin(i int) int {
+	if bytes.HasPrefix(d.s.Text[i:], byteOrderMark) {
+		i += len(byteOrderMark)
+	}
+	return d.s.Space(i)
+}
+
 // open returns where the only JSON value of a body begins.
 func (d *decoder) open(b []byte) (int, *malformed) {
 	d.s.Reset(b)
-	i := d.s.Space(0)
-	if i == 0 && bytes.HasPrefix(b, []byte("\xef\xbb\xbf")) {
-		i = d.s.Space(3)
-	}
+	i := d.begin(0)
 	if i == len(b) {
 		return i, &malformed{400, i, "the body is empty; send one event as a JSON object, or an array of them"}
 	}
@@ -124,7 +132,8 @@ func (d *decoder) json(b []byte) *malformed {
 
 func (d *decoder) syntax() *malformed { return &malformed{400, d.s.FaultAt, d.s.Fault} }
 
-// lines decodes NDJSON. A line that is not a JSON object costs only itself.
+// lines decodes NDJSON. A line that is not a JSON object costs only itself. A byte order mark may stand before any
+// line, since files that begin with one are put together.
 func (d *decoder) lines(b []byte) *malformed {
 	for start := 0; start < len(b); {
 		end := bytes.IndexByte(b[start:], '\n')
@@ -135,7 +144,7 @@ func (d *decoder) lines(b []byte) *malformed {
 		}
 		// The scanner sees the line's end as the text's, but counts from the body's beginning.
 		d.s.Reset(b[:end])
-		i := d.s.Space(start)
+		i := d.begin(start)
 		if i == end {
 			start = end + 1
 			continue

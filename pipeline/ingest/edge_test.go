@@ -118,3 +118,40 @@ func TestTLS(t *testing.T) {
 		}
 	}
 }
+
+// TestByteOrderMark: what editors and libraries put before their text is taken, wherever text may begin, and also where
+// files that begin with one were put together.
+func TestByteOrderMark(t *testing.T) {
+	const mark = "\xef\xbb\xbf"
+	event := `{"event_name":"x"}`
+	lines := mark + event + "\n" + event + "\r\n" + mark + event + "\n" + mark + "\n"
+	m := &memory{}
+	d := open(t, m, tenants.Set{}, nil)
+	for _, tt := range []struct {
+		path, media, body string
+		events            int
+	}{
+		{"/v1/events", "application/json", mark + event, 1},
+		{"/v1/events", "application/json", mark + " [" + event + "]", 1},
+		{"/v1/events", "application/x-ndjson", lines, 3},
+		{"/v1/stream", "application/x-ndjson", lines, 3},
+		{"/v1/batch", "application/json", mark + `{"batch":[{"type":"track","event":"x","userId":"u"}]}`, 1},
+		{"/v1/track", "text/plain", mark + `{"event":"x","userId":"u"}`, 1},
+		{"/batch/", "application/json", mark + `{"batch":[{"event":"x","distinct_id":"u"}]}`, 1},
+		{"/v1/cloudevents", "application/cloudevents+json",
+			mark + `{"specversion":"1.0","type":"x","source":"/s","id":"1"}`, 1},
+	} {
+		before := len(m.events)
+		resp, text := d.roundTrip("POST", tt.path, tt.body, "Content-Type", tt.media)
+		if resp.StatusCode != 200 || len(m.events) != before+tt.events || !strings.Contains(text, `"rejected":0`) {
+			t.Errorf("%s, %s: %d %s, %d events; want 200 and %d",
+				tt.path, tt.media, resp.StatusCode, text, len(m.events)-before, tt.events)
+		}
+	}
+	before := len(m.events)
+	d.roundTrip("POST", "/v1/cloudevents", mark+`{"n":1}`, "Content-Type", "application/json", "ce-specversion", "1.0",
+		"ce-type", "x", "ce-source", "/s", "ce-id", "1")
+	if len(m.events) != before+1 || strings.Contains(string(m.events[before].Properties), mark) {
+		t.Errorf("CloudEvents in binary mode: %d events; want one, without the mark", len(m.events)-before)
+	}
+}
