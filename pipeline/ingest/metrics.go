@@ -46,6 +46,12 @@ const (
 var causes = []string{causeType, causeMissing, causeUnknownField, causeDuplicateField, causeTooLong, causeTooDeep,
 	causeTime, causeMalformed, causeUnstorable}
 
+// Why events are refused, in a word.
+const (
+	refusedFull     = "full"
+	refusedDraining = "draining"
+)
+
 // NewMetrics registers the metrics of one Server.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
@@ -98,6 +104,26 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		m.classes[i] = m.seconds.WithLabelValues(strconv.Itoa(i) + "xx")
 	}
 	return m
+}
+
+// begin makes the series of the tenants and of what is answered often, at zero. Who watches for changes would miss
+// the first incident of a series that is born with it, and there may be no second.
+func (m *Metrics) begin(ids map[string]int32) {
+	for _, id := range ids {
+		tenant := tenantLabel(id)
+		m.receivedEvents(id, 0)
+		for _, cause := range causes {
+			m.rejected.WithLabelValues(tenant, cause)
+		}
+		for _, cause := range []string{refusedFull, refusedDraining} {
+			m.refused.WithLabelValues(tenant, cause)
+		}
+		m.limited.WithLabelValues(tenant)
+		m.overloaded.WithLabelValues(tenant)
+	}
+	for _, status := range []int{200, 202, 204, 400, 401, 404, 405, 408, 413, 415, 422, 429, 431, 500, 503} {
+		m.requests.WithLabelValues(strconv.Itoa(status))
+	}
 }
 
 func (m *Metrics) request(status int, took time.Duration) {

@@ -82,9 +82,9 @@ func (s *Server) malformed(ctx exchange, m *malformed) {
 func refusedAs(err error) string {
 	switch {
 	case errors.Is(err, pipeline.ErrOverloaded):
-		return "full"
+		return refusedFull
 	case errors.Is(err, pipeline.ErrClosed):
-		return "draining"
+		return refusedDraining
 	}
 	return ""
 }

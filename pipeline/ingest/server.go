@@ -60,6 +60,7 @@ func New(cfg Config, buf Buffer, who tenants.Set, m *Metrics, log *slog.Logger) 
 	for tenant, l := range who.Limits() {
 		s.limiters[tenant] = newLimiter(l, time.Now())
 	}
+	m.begin(who.IDs())
 	s.decoders.New = func() any { return new(decoder) }
 	var err error
 	if cfg.TLSCertFile != "" {

@@ -262,6 +262,32 @@ func TestVerdictsKeepThePositionInTheRequest(t *testing.T) {
 	books(t, d, "1", 16, 8, 0)
 }
 
+// TestSeriesAreThereAtZero: an alert on the change of a counter sees the first incident only if the counter was there
+// before it. Every tenant and reason is known at start.
+func TestSeriesAreThereAtZero(t *testing.T) {
+	who, err := tenants.Parse("tenants.yaml", "tenants: [{id: 5, name: a, keys: ["+hashed("key")+"]},"+
+		" {id: 6, name: b, keys: ["+hashed("other")+"]}]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, set := range map[string]tenants.Set{"no tenants file": {}, "two tenants": who} {
+		reg := prometheus.NewRegistry()
+		if _, err := New(DefaultConfig(), &memory{}, set, NewMetrics(reg), slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatal(err)
+		}
+		n := len(set.IDs())
+		for metric, want := range map[string]int{
+			"received_events": n, "rejected_events": n * len(causes), "refused_events": n * 2, "overloaded_requests": n,
+			"rate_limited_requests": n, "requests": 15, "panics": 1,
+		} {
+			got, err := testutil.GatherAndCount(reg, "pipeline_ingest_"+metric+"_total")
+			if err != nil || got != want {
+				t.Errorf("%s: pipeline_ingest_%s_total has %d series, %v; want %d", name, metric, got, err, want)
+			}
+		}
+	}
+}
+
 // books checks received = rejected + refused + what the buffer took.
 func books(t *testing.T, d *door, tenant string, received, rejected, refused float64) {
 	t.Helper()
