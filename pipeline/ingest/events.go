@@ -47,7 +47,7 @@ func (s *Server) events(ctx exchange, to route) {
 	if who.later && !s.admit(ctx, who) {
 		return
 	}
-	s.limiters[who.tenant].spend(got.total, got.size)
+	s.limiters[who.tenant].Spend(got.total, got.size)
 	s.metrics.receivedEvents(who.tenant, got.total)
 	s.metrics.rejectedEvents(who.tenant, got.rejected)
 	s.hand(ctx, who.tenant, got.events, got.rejected)
@@ -80,7 +80,7 @@ func (s *Server) admit(ctx exchange, who sender) bool {
 			"a write key is needed: Authorization: Bearer KEY, Basic with the key as user name, or X-Write-Key", -1)
 		return false
 	}
-	if wait := s.limiters[who.tenant].wait(ctx.Time()); wait > 0 {
+	if wait := s.limiters[who.tenant].Wait(ctx.Time()); wait > 0 {
 		s.metrics.limited.WithLabelValues(tenantLabel(who.tenant)).Inc()
 		retryAfter(ctx, wait)
 		problem(ctx, 429, "rate-limited",

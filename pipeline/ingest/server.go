@@ -39,8 +39,8 @@ type Server struct {
 	metrics *Metrics
 	log     *slog.Logger
 
-	cert     *certfile.Pair     // nil: plain HTTP
-	limiters map[int32]*limiter // fixed; a tenant without limits has none
+	cert     *certfile.Pair             // nil: plain HTTP
+	limiters map[int32]*tenants.Limiter // fixed; a tenant without limits has none
 	reader   *reader
 	decoders sync.Pool
 	inFlight atomic.Int64
@@ -55,10 +55,10 @@ func New(cfg Config, buf Buffer, who tenants.Set, m *Metrics, log *slog.Logger) 
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, buffer: buf, tenants: who, metrics: m, log: log, limiters: map[int32]*limiter{}}
+	s := &Server{cfg: cfg, buffer: buf, tenants: who, metrics: m, log: log, limiters: map[int32]*tenants.Limiter{}}
 	s.drain, s.shut = context.WithCancel(context.Background())
 	for tenant, l := range who.Limits() {
-		s.limiters[tenant] = newLimiter(l, time.Now())
+		s.limiters[tenant] = tenants.NewLimiter(l, time.Now())
 	}
 	m.begin(who.IDs())
 	s.decoders.New = func() any { return new(decoder) }

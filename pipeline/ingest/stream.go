@@ -332,7 +332,7 @@ func (st *stream) write(events []pipeline.Event, d *decoder, size int) bool {
 			return false
 		}
 	}
-	st.s.limiters[st.tenant].spend(d.count, size)
+	st.s.limiters[st.tenant].Spend(d.count, size)
 	st.out = append(st.out, `{"index":`...)
 	st.out = strconv.AppendInt(st.out, int64(st.total.events), 10)
 	st.out = append(st.out, `,"count":`...)
@@ -351,7 +351,7 @@ func (st *stream) write(events []pipeline.Event, d *decoder, size int) bool {
 // add waits for room as long as the client stays, which TCP then makes wait.
 func (st *stream) add(events []pipeline.Event) ([]pipeline.Verdict, error) {
 	for {
-		pause := st.s.limiters[st.tenant].wait(time.Now())
+		pause := st.s.limiters[st.tenant].Wait(time.Now())
 		if pause == 0 {
 			answer, cancel := context.WithTimeout(context.Background(), st.s.cfg.AnswerTimeout)
 			verdicts, err := st.s.buffer.Add(answer, events)

@@ -1,17 +1,16 @@
-package ingest
+package tenants
 
 import (
 	"sync"
 	"time"
-
-	"sluice.example/sluice/internal/tenants"
 )
 
-// limiter holds one tenant to its limits, so that it can't fill the buffer for the others. It is two token buckets of
+// Limiter holds one tenant to its limits, so that it can't fill the buffer for the others. It is two token buckets of
 // one second's worth. What a request costs is known only once it is decoded, so a request goes on while there is
 // anything left, and what it then takes may leave a debt that the next ones wait for. A request of any size passes,
 // and over time the rate holds exactly. (x/time/rate has neither the debt nor a wait that takes nothing.)
-type limiter struct {
+// A nil Limiter limits nothing. It is safe for concurrent use.
+type Limiter struct {
 	mu     sync.Mutex
 	events bucket
 	bytes  bucket
@@ -23,15 +22,16 @@ type bucket struct {
 	filled time.Time
 }
 
-func newLimiter(l tenants.Limits, now time.Time) *limiter {
-	return &limiter{
+// NewLimiter makes a limiter that is full.
+func NewLimiter(l Limits, now time.Time) *Limiter {
+	return &Limiter{
 		events: bucket{l.EventsPerSecond, l.EventsPerSecond, now},
 		bytes:  bucket{l.BytesPerSecond, l.BytesPerSecond, now},
 	}
 }
 
-// wait returns how long until the tenant may send again, 0 when it may now.
-func (l *limiter) wait(now time.Time) time.Duration {
+// Wait returns how long until the tenant may send again, 0 when it may now.
+func (l *Limiter) Wait(now time.Time) time.Duration {
 	if l == nil {
 		return 0
 	}
@@ -40,8 +40,8 @@ func (l *limiter) wait(now time.Time) time.Duration {
 	return max(l.events.wait(now), l.bytes.wait(now))
 }
 
-// spend takes what a request turned out to cost.
-func (l *limiter) spend(events, bytes int) {
+// Spend takes what a request turned out to cost.
+func (l *Limiter) Spend(events, bytes int) {
 	if l == nil {
 		return
 	}
