@@ -188,7 +188,8 @@ for each row execute function late()`)
 	checkRows(t, pool, 2)
 }
 
-// After a crash that lost a transaction, PostgreSQL gives its id to another one: that one's COMMIT is not ours.
+// After a crash that lost a transaction, nobody has its id, and then PostgreSQL gives it to another one, whose COMMIT is
+// not ours.
 func TestIDOfALostTransactionIsTakenByAnother(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t)
@@ -212,6 +213,16 @@ func TestIDOfALostTransactionIsTakenByAnother(t *testing.T) {
 	}
 	if outcome(other) {
 		t.Error("the COMMIT of another transaction was taken for that of a batch which is not stored")
+	}
+	var future string
+	if err := pool.QueryRow(t.Context(), `select (pg_current_xact_id()::text::bigint + 1000000)::text`).Scan(&future); err != nil {
+		t.Fatal(err)
+	}
+	if outcome(future) {
+		t.Error("an id that no transaction has had was taken for that of a COMMIT")
+	}
+	if got := counterValue(t, w.m.inDoubt.WithLabelValues("aborted")); got != 2 {
+		t.Errorf("%v commits in doubt that turned out aborted, want both", got)
 	}
 	mustWrite(t, w, es)
 	if outcome(other) {

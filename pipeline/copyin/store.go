@@ -244,11 +244,13 @@ func rollback(ctx context.Context, tx pgx.Tx) {
 	_ = tx.Rollback(ctx) // after COMMIT it does nothing
 }
 
-const xactStatusSQL = `select coalesce(pg_xact_status($1::text::xid8), 'unknown')`
+// xactStatusSQL takes no standby's word, which may not have heard of the end yet.
+const xactStatusSQL = `
+select case when pg_is_in_recovery() then 'in progress' else coalesce(pg_xact_status($1::text::xid8), 'unknown') end`
 
-// lookUpCommit asks PostgreSQL what became of a transaction, until it is known or ctx ends. After a crash or a
-// failover that lost the transaction, PostgreSQL gives its id to another one. So "committed" counts only where the
-// rows are there and bear the id.
+// lookUpCommit asks PostgreSQL what became of a transaction, until it is known or ctx ends. After a crash or a failover
+// that lost the transaction, nobody has its id, and later PostgreSQL gives it to another one. So an id of the future
+// counts as aborted, and "committed" counts only where the rows are there and bear the id.
 func (w *Writer) lookUpCommit(ctx context.Context, b *batch, doubt *inDoubt) (committed bool, err error) {
 	for rest := firstPause; ; {
 		status, err := w.xactStatus(ctx, doubt.xid)
@@ -277,8 +279,14 @@ func (w *Writer) xactStatus(ctx context.Context, xid string) (status string, err
 	ctx, cancel := context.WithTimeout(ctx, w.attemptTimeout)
 	defer cancel()
 	err = w.pool.QueryRow(ctx, xactStatusSQL, xid).Scan(&status)
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == inTheFuture {
+		return "aborted", nil
+	}
 	return status, err
 }
+
+// inTheFuture is pg_xact_status's error for an id that no transaction of this server has had.
+const inTheFuture = "22023"
 
 // wrote reports whether the batch's events are stored, by this very transaction.
 func (w *Writer) wrote(ctx context.Context, b *batch, xid string) (bool, error) {
