@@ -98,7 +98,8 @@ select copy_events_access(inhrelid::regclass) from pg_inherits where inhparent =
 		from pg_inherits where inhparent = 'events'::regclass`, true, false)
 }
 
-// A policy that can't be copied shows less of a partition to those who name it, and does not keep the day from being made.
+// A policy that can't be copied shows less of a partition to those who name it, and does not keep the day from being
+// made.
 func TestPolicyThatCannotBeCopied(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t)

@@ -16,7 +16,8 @@ import (
 
 // Migrate applies what is missing and returns how many migrations that were. It changes nothing, and returns an error
 // that names the remedy, where a migration was edited after it had been applied, where the database is newer than the
-// program and does not take programs of its age any more, and where tables that are not ours have the names of ours.
+// program and does not take programs of its age any more, where tables that are not ours have the names of ours, and
+// where the database does not hold UTF-8.
 //
 // It waits, as long as ctx lasts, while another program migrates the same database, and for locks that others hold on
 // its tables; log gets a line for each such wait. It waits for a lock in short turns, since everybody who needs the
@@ -42,6 +43,9 @@ const (
 )
 
 func migrate(ctx context.Context, conn *pgx.Conn, all []migration, log *slog.Logger) (applied int, err error) {
+	if err := checkEncoding(ctx, conn); err != nil {
+		return 0, err
+	}
 	if err := checkSearchPath(ctx, conn); err != nil {
 		return 0, err
 	}

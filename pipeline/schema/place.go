@@ -30,6 +30,21 @@ func checkSearchPath(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
+// checkEncoding reports a database that does not hold Unicode. Every event is UTF-8: such a database would take some
+// and not others, and SQL_ASCII would take bytes that nobody can read back.
+func checkEncoding(ctx context.Context, conn *pgx.Conn) error {
+	var encoding, name string
+	const encodingSQL = `select current_setting('server_encoding'), current_database()`
+	if err := conn.QueryRow(ctx, encodingSQL).Scan(&encoding, &name); err != nil {
+		return err
+	}
+	if encoding != "UTF8" {
+		return fmt.Errorf("database %s has encoding %s, and UTF8 is needed: make another one "+
+			"(create database ... encoding 'UTF8' template template0), and move the data with pg_dump", name, encoding)
+	}
+	return nil
+}
+
 const (
 	// The first column is null where no schema of search_path exists.
 	placeSQL = `

@@ -119,3 +119,32 @@ func TestPoolerThatDropsTheSearchPath(t *testing.T) {
 		}
 	}
 }
+
+// Events are UTF-8. A database in another encoding is refused at the start, and not event by event.
+func TestDatabaseThatIsNotUTF8(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	for _, encoding := range []string{"SQL_ASCII", "LATIN1"} {
+		name := pool.Config().ConnConfig.Database + "_" + strings.ToLower(encoding)
+		if _, err := pool.Exec(t.Context(), `create database `+name+
+			` encoding '`+encoding+`' template template0 lc_collate 'C' lc_ctype 'C'`); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if _, err := pool.Exec(context.Background(), `drop database `+name+` with (force)`); err != nil {
+				t.Error(err)
+			}
+		})
+		cfg := pool.Config().ConnConfig.Copy()
+		cfg.Database = name
+		conn, err := pgx.ConnectConfig(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(context.Background())
+		mustRefuseHere(t, conn, name+" has encoding "+encoding, "UTF8 is needed", "create database")
+		if exists(t, conn, "schema_version") {
+			t.Error("a refusal changed the database")
+		}
+	}
+}
