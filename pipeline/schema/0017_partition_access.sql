@@ -4,13 +4,13 @@
 -- partition would read past the parent's policies.
 
 -- Gives one partition the owner, the grants, and the row security of events, in place of its own.
-create function copy_events_access(partition regclass) returns void
+create function copy_events_access(partition regclass, events regclass) returns void
 language plpgsql as $$
 declare
     statement text;
 begin
     for statement in
-        with parent as (select * from pg_class where oid = 'events'::regclass),
+        with parent as (select * from pg_class where oid = events),
              child as (select * from pg_class where oid = partition)
         select s from (
             select distinct 1, format('revoke all on %s from %s cascade', partition,
@@ -28,7 +28,7 @@ begin
             select 3, format('grant %s (%I) on %s to %s%s', a.privilege_type, c.attname, partition,
                 case when a.grantee = 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end,
                 case when a.is_grantable then ' with grant option' else '' end)
-            from pg_attribute c, aclexplode(c.attacl) a where c.attrelid = 'events'::regclass and not c.attisdropped
+            from pg_attribute c, aclexplode(c.attacl) a where c.attrelid = events and not c.attisdropped
             union all
             select 4, format('alter table %s %s row level security', partition,
                 case when parent.relrowsecurity then 'enable' else 'disable' end)
@@ -49,7 +49,7 @@ begin
                     from unnest(p.polroles) r),
                 ' using (' || pg_get_expr(p.polqual, p.polrelid) || ')',
                 ' with check (' || pg_get_expr(p.polwithcheck, p.polrelid) || ')')
-            from pg_policy p where p.polrelid = 'events'::regclass
+            from pg_policy p where p.polrelid = events
         ) as steps (step, s)
         order by step, s
     loop
@@ -79,7 +79,7 @@ begin
         return false;
     end if;
     execute format('create table %I (like events including defaults including constraints including comments)', partition);
-    perform copy_events_access(quote_ident(partition)::regclass);
+    perform copy_events_access(quote_ident(partition)::regclass, 'events'::regclass);
     execute format('alter table events attach partition %I for values from (%L) to (%L)', partition,
         to_char(day, 'YYYY-MM-DD') || ' 00:00:00+00', to_char(day + 1, 'YYYY-MM-DD') || ' 00:00:00+00');
     return true;
