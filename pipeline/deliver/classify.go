@@ -1,16 +1,16 @@
 package deliver
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	"github.com/valyala/fasthttp"
 
 	"sluice.example/sluice/pipeline"
 )
@@ -34,7 +34,7 @@ func classify(d *Destination, attempt int, a answer) (status pipeline.DeliverySt
 	switch {
 	case a.err != nil:
 		reason = describe(a.err)
-		final = errors.Is(a.err, errRefused)
+		final = errors.Is(a.err, errRefused) && d.literal // a name may have another address in a moment
 	case a.status >= 200 && a.status <= 299:
 		return pipeline.Sent, ""
 	default:
@@ -56,9 +56,9 @@ func classify(d *Destination, attempt int, a answer) (status pipeline.DeliverySt
 
 func describe(err error) string {
 	switch {
-	case errors.Is(err, fasthttp.ErrTimeout) || errors.Is(err, fasthttp.ErrTLSHandshakeTimeout):
+	case isTimeout(err) || errors.Is(err, context.DeadlineExceeded):
 		return "timeout"
-	case errors.Is(err, fasthttp.ErrConnectionClosed):
+	case errors.Is(err, io.EOF):
 		return "the receiver closed the connection without an answer"
 	}
 	return err.Error()

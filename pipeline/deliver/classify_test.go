@@ -2,6 +2,8 @@ package deliver
 
 import (
 	"errors"
+	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -33,12 +35,15 @@ func TestClassify(t *testing.T) {
 	for _, status := range []int{400, 401, 403, 405, 409, 410, 413, 422, 451} {
 		check(1, answer{status: status}, pipeline.Dead, "HTTP ")
 	}
-	for _, err := range []error{fasthttp.ErrTimeout, fasthttp.ErrConnectionClosed, errors.New("dial: refused"),
-		fasthttp.ErrNoFreeConns} {
+	for _, err := range []error{fasthttp.ErrTimeout, io.EOF, os.ErrDeadlineExceeded, errors.New("dial: refused")} {
 		check(1, answer{err: err}, pipeline.Failed, describe(err))
 		check(6, answer{err: err}, pipeline.Dead, describe(err))
 	}
-	check(1, answer{err: guard{}.check("127.0.0.1:80")}, pipeline.Dead, "allow_private")
+	refused := answer{err: guard{}.check("127.0.0.1:80")}
+	check(1, refused, pipeline.Failed, "allow_private") // the name may have another address in a moment
+	check(6, refused, pipeline.Dead, "allow_private")
+	d.literal = true
+	check(1, refused, pipeline.Dead, "allow_private")
 }
 
 func TestScheduleExponential(t *testing.T) {

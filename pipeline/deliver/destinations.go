@@ -38,6 +38,7 @@ type Destination struct {
 	maxRetryAfter time.Duration
 	paused        bool
 	order         pipeline.Order
+	literal       bool     // its address is an IP address
 	secrets       []string // whatever must not appear in an error
 	web           webhookConfig
 	open          func(guard) sink

@@ -54,7 +54,7 @@ destinations:
 		sales.retry.wait(2) != 5*time.Minute ||
 		!sales.retryStatus[404] || fmt.Sprint(sales.web.headers) != "[[X-Shop demo] [Authorization Bearer t0ken]]" ||
 		!sales.web.allowPrivate ||
-		sales.web.signer.versions != nil || sales.web.url.String() != "https://sales.example.com" {
+		sales.web.signer.versions != nil || sales.web.endpoint.addr != "sales.example.com:443" {
 		t.Errorf("sales: %+v", sales)
 	}
 	if log.web.signer.plain != nil || log.web.signer.versions != nil || log.retry.wait(3) != 4*time.Second {

@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/valyala/fasthttp"
 )
 
 // guard decides which addresses may be called. It checks the address that is being dialled, after names were
@@ -72,7 +69,9 @@ var errRefused = errors.New("address refused")
 
 // dialer opens the connections of one destination, and knows those that are open.
 type dialer struct {
-	net net.Dialer
+	net    net.Dialer
+	ctx    context.Context // ends with closeAll
+	cancel context.CancelFunc
 
 	mu     sync.Mutex
 	open   map[*conn]struct{}
@@ -81,102 +80,52 @@ type dialer struct {
 
 func newDialer(g guard, allowPrivate bool) *dialer {
 	d := &dialer{open: map[*conn]struct{}{}}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
 	if !allowPrivate {
 		d.net.Control = func(_, address string, _ syscall.RawConn) error { return g.check(address) }
 	}
 	return d
 }
 
-func (d *dialer) dial(addr string, timeout time.Duration) (net.Conn, error) {
-	ctx := context.Background()
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
-	}
+// dial connects to host:port. It looks a name up each time.
+func (d *dialer) dial(addr string, deadline time.Time) (*conn, error) {
+	ctx, cancel := context.WithDeadline(d.ctx, deadline)
+	defer cancel()
 	c, err := d.net.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	wrapped := &conn{Conn: c, dialer: d}
-	wrapped.local = localAddr{c.LocalAddr(), wrapped}
+	opened := &conn{TCPConn: c.(*net.TCPConn), dialer: d}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
 		c.Close()
 		return nil, net.ErrClosed
 	}
-	d.open[wrapped] = struct{}{}
-	return wrapped, nil
+	d.open[opened] = struct{}{}
+	return opened, nil
 }
 
 // closeAll closes every connection, so that sends under way end, and refuses new ones.
 func (d *dialer) closeAll() {
+	d.cancel()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closed = true
 	for c := range d.open {
-		c.Conn.Close()
+		c.TCPConn.Close()
 	}
 }
 
-// conn notices when the other side closed it while it was kept: a write, or the read of an answer, that fails before a
-// byte came, on a connection that has answered before. The reads of one exchange follow its write, and one goroutine
-// at a time makes them.
+// conn is a connection that its dialer knows until it is closed.
 type conn struct {
-	net.Conn
-	dialer                     *dialer
-	local                      net.Addr
-	answered, answering, stale bool
-}
-
-func (c *conn) Write(b []byte) (int, error) {
-	c.answering = false
-	n, err := c.Conn.Write(b)
-	c.see(err)
-	return n, err
-}
-
-func (c *conn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if n > 0 {
-		c.answered, c.answering = true, true
-	} else {
-		c.see(err)
-	}
-	return n, err
-}
-
-func (c *conn) see(err error) {
-	c.stale = c.answered && !c.answering && (errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) ||
-		errors.Is(err, syscall.EPIPE))
+	*net.TCPConn
+	dialer *dialer
 }
 
 func (c *conn) Close() error {
 	c.dialer.mu.Lock()
 	delete(c.dialer.open, c)
 	c.dialer.mu.Unlock()
-	return c.Conn.Close()
-}
-
-// LocalAddr leads from the addresses that fasthttp notes with an answer to the connection.
-func (c *conn) LocalAddr() net.Addr { return c.local }
-
-type localAddr struct {
-	net.Addr
-	conn *conn
-}
-
-// once is fasthttp's way to make a request, except that the only failure it calls worth repeating is that of a kept
-// connection which the other side had closed: such a connection has taken nothing, so one more try on a new one is no
-// attempt of its own. Should it have taken the message after all, the key is the same.
-type once struct{}
-
-func (once) RoundTrip(hc *fasthttp.HostClient, req *fasthttp.Request, resp *fasthttp.Response) (retry bool, err error) {
-	_, err = fasthttp.DefaultTransport.RoundTrip(hc, req, resp)
-	if err == nil {
-		return false, nil
-	}
-	addr, ok := resp.LocalAddr().(localAddr)
-	return ok && addr.conn.stale, err
+	return c.TCPConn.Close()
 }

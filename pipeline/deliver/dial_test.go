@@ -53,7 +53,7 @@ func TestDialRefusesNamesOfPrivateAddresses(t *testing.T) {
 	port := url[strings.LastIndexByte(url, ':'):]
 	for _, host := range []string{"localhost", "127.0.0.1", "[::ffff:127.0.0.1]", "2130706433", "0x7f.1",
 		"no-such-name.invalid"} {
-		c, err := newDialer(guard{}, false).dial(host+port, 10*time.Second)
+		c, err := newDialer(guard{}, false).dial(host+port, time.Now().Add(10*time.Second))
 		if err == nil {
 			c.Close()
 			t.Errorf("dialled %s", host)
@@ -62,7 +62,7 @@ func TestDialRefusesNamesOfPrivateAddresses(t *testing.T) {
 			t.Errorf("%s: %v; want it refused after it was resolved", host, err)
 		}
 	}
-	c, err := newDialer(guard{}, true).dial("localhost"+port, 10*time.Second)
+	c, err := newDialer(guard{}, true).dial("localhost"+port, time.Now().Add(10*time.Second))
 	if err != nil {
 		t.Fatalf("with allow_private: %v", err)
 	}
@@ -111,13 +111,13 @@ func TestDialRefusesANameThatChangesItsAddress(t *testing.T) {
 	addr := "hooks.example.com" + url[strings.LastIndexByte(url, ':'):]
 	d := newDialer(guard{allowed: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}, false)
 	d.net.Resolver = nameServer(t, "127.0.0.1", "127.0.0.2", "169.254.169.254")
-	c, err := d.dial(addr, 10*time.Second)
+	c, err := d.dial(addr, time.Now().Add(10*time.Second))
 	if err != nil {
 		t.Fatalf("with the allowed address: %v", err)
 	}
 	c.Close()
 	for _, address := range []string{"127.0.0.2", "169.254.169.254"} {
-		c, err := d.dial(addr, 10*time.Second)
+		c, err := d.dial(addr, time.Now().Add(10*time.Second))
 		if err == nil {
 			c.Close()
 		}

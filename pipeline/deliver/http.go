@@ -1,8 +1,6 @@
 package deliver
 
 import (
-	"errors"
-	"net"
 	"strings"
 	"sync"
 	"time"
@@ -64,52 +62,28 @@ func (r *reader) addHeader(key string, n *yaml.Node, name, value string) {
 // are a few bytes, and only the start of one goes into last_error.
 const maxAnswer = 64 << 10
 
-// poster sends POSTs to one address. Connections are kept; redirects are not followed.
+// poster sends POSTs to one address. Redirects are not followed.
 type poster struct {
-	client  *fasthttp.HostClient
-	dialer  *dialer
-	uri     fasthttp.URI
+	client  *client
 	headers [][2]string
 	// requests lack nothing but the message.
 	requests sync.Pool
 }
 
-func newPoster(d *Destination, g guard) *poster {
-	u := d.web.url
-	p := &poster{dialer: newDialer(g, d.web.allowPrivate), headers: d.web.headers}
-	addr := u.Host
-	if u.Port() == "" {
-		port := "80"
-		if u.Scheme == "https" {
-			port = "443"
-		}
-		addr = net.JoinHostPort(u.Hostname(), port)
+// newPoster makes a poster to the destination's server, for a target: path and query, sent byte for byte.
+func newPoster(d *Destination, g guard, target string) *poster {
+	e := d.web.endpoint
+	p := &poster{headers: d.web.headers}
+	p.client = &client{dialer: newDialer(g, d.web.allowPrivate), addr: e.addr}
+	if e.tls {
+		p.client.tls = d.web.tls.Clone()
+		p.client.tls.ServerName = e.serverName
 	}
-	config := d.web.tls.Clone()
-	config.ServerName = u.Hostname()
-	p.client = &fasthttp.HostClient{
-		Addr:                     addr,
-		IsTLS:                    u.Scheme == "https",
-		TLSConfig:                config,
-		MaxConns:                 d.concurrency,
-		MaxIdleConnDuration:      30 * time.Second,
-		MaxResponseBodySize:      maxAnswer,
-		WriteTimeout:             d.timeout, // bounds the TLS handshake
-		NoDefaultUserAgentHeader: true,
-		DialTimeout:              p.dialer.dial,
-		Transport:                once{},
-		// One more than the first, for a connection that had gone stale; see once.
-		MaxIdemponentCallAttempts: 2,
-		RetryIfErr: func(*fasthttp.Request, int, error) (resetTimeout, retry bool) {
-			return false,
-				true
-		},
-	}
-	p.uri.Parse(nil, []byte(u.String()))
 	p.requests.New = func() any {
 		req := &fasthttp.Request{}
-		req.SetURI(&p.uri)
 		req.Header.SetMethod(fasthttp.MethodPost)
+		req.Header.SetHost(e.host)
+		req.Header.SetRequestURI(target)
 		req.Header.SetContentType("application/json")
 		req.Header.SetUserAgent(userAgent)
 		p.setHeaders(req)
@@ -135,17 +109,16 @@ func (p *poster) post(lease *pipeline.Lease, body []byte, deadline time.Time, fi
 		p.setHeaders(req) // the file's have the last word
 	}
 	req.SetBodyRaw(body)
-	err := p.client.DoDeadline(req, resp, deadline)
+	status, err := p.client.do(req, resp, deadline)
 	if len(lease.Headers) == 0 { // another message must not carry this one's own
 		req.SetBodyRaw(nil)
 		p.requests.Put(req)
 	}
-	if err != nil && !errors.Is(err, fasthttp.ErrBodyTooLarge) {
+	if err != nil {
 		return answer{err: err}
 	}
-	// An answer that is too long was still given.
-	a := answer{status: resp.StatusCode()}
-	if a.status < 200 || a.status > 299 {
+	a := answer{status: status}
+	if status < 200 || status > 299 {
 		a.body = excerpt(resp.Body())
 		a.retryAfter = string(resp.Header.Peek("Retry-After"))
 	}
@@ -155,9 +128,9 @@ func (p *poster) post(lease *pipeline.Lease, body []byte, deadline time.Time, fi
 	return a
 }
 
-func (p *poster) abort() { p.dialer.closeAll() }
+func (p *poster) abort() { p.client.dialer.closeAll() }
 
-func (p *poster) close() { p.client.CloseIdleConnections() }
+func (p *poster) close() { p.client.close() }
 
 // excerpt is the start of an answer as one line of text.
 func excerpt(b []byte) string {

@@ -19,7 +19,7 @@ import (
 func (r *reader) nats() {
 	d := r.d
 	allowPrivate := r.Bool("allow_private", false)
-	d.web.url = r.address("nats", "tls")
+	d.web.endpoint = r.address("nats", "tls")
 	config := r.tls()
 	subject := r.String("subject")
 	if subject == "" || strings.ContainsAny(subject, " \t\r\n*>") || strings.Contains("."+subject+".", "..") {
@@ -41,13 +41,13 @@ func (r *reader) nats() {
 	if file := r.String("credentials_file"); file != "" {
 		options = append(options, nats.UserCredentials(file))
 	}
-	if d.web.url != nil && d.web.url.Scheme == "tls" {
+	if d.web.endpoint != nil && d.web.endpoint.tls {
 		options = append(options, nats.Secure(config))
 	}
 	d.open = func(g guard) sink {
 		opened := &natsSink{
 			subject: subject,
-			url:     d.web.url.String(),
+			url:     d.web.endpoint.url,
 			timeout: d.timeout,
 			dialer:  newDialer(g, allowPrivate),
 		}
@@ -127,4 +127,6 @@ type natsDialer struct {
 	timeout time.Duration
 }
 
-func (d natsDialer) Dial(_, address string) (net.Conn, error) { return d.dial(address, d.timeout) }
+func (d natsDialer) Dial(_, address string) (net.Conn, error) {
+	return d.dial(address, time.Now().Add(d.timeout))
+}

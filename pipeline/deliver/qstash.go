@@ -16,9 +16,10 @@ import (
 func (r *reader) qstash() {
 	d, q := r.d, qstash{}
 	if !r.Has("url") && !r.Has("url_env") {
-		d.web.url = &url.URL{Scheme: "https", Host: "qstash.upstash.io"}
+		d.web.endpoint = &endpoint{addr: "qstash.upstash.io:443", host: "qstash.upstash.io",
+			serverName: "qstash.upstash.io", tls: true, target: "/"}
 	} else {
-		d.web.url = r.address("https", "http")
+		d.web.endpoint = r.address("https", "http")
 	}
 	r.http()
 	tokens := r.secrets("token")
@@ -40,8 +41,8 @@ func (r *reader) qstash() {
 	if queue := r.String("queue"); queue != "" {
 		path = "/v2/enqueue/" + url.PathEscape(queue) + "/"
 	}
-	if d.web.url != nil {
-		q.url = strings.TrimRight(d.web.url.String(), "/") + path + to
+	if d.web.endpoint != nil {
+		q.target = strings.TrimRight(d.web.endpoint.target, "/") + path + escapeTarget(to)
 	}
 	q.set("Upstash-Method", "POST")
 	if r.Has("retries") {
@@ -66,11 +67,7 @@ func (r *reader) qstash() {
 	}
 	d.open = func(g guard) sink {
 		opened := q
-		opened.poster = newPoster(d, g)
-		// The receiver's URL keeps its two slashes.
-		opened.client.DisablePathNormalizing = true
-		opened.uri.DisablePathNormalizing = true
-		opened.uri.Parse(nil, []byte(q.url))
+		opened.poster = newPoster(d, g, q.target)
 		return &opened
 	}
 }
@@ -91,7 +88,7 @@ var qstashHeaders = []struct{ setting, header string }{
 // secret (QStash adds a signature of its own); a time is not signed, since QStash may deliver hours later.
 type qstash struct {
 	*poster
-	url     string
+	target  string
 	token   string
 	headers [][2]string
 	plain   *mac

@@ -3,9 +3,7 @@ package deliver
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"net/url"
 	"os"
-	"slices"
 	"strings"
 )
 
@@ -48,35 +46,6 @@ func (r *reader) secrets(key string) []string {
 		r.Fault(key, "must not stand in this file: use %s or %s", inEnv, inFile)
 	}
 	return all
-}
-
-// address reads url or url_env. The address itself may be a secret, so no fault quotes it.
-func (r *reader) address(schemes ...string) *url.URL {
-	key, text := "url", r.String("url")
-	if name := r.String("url_env"); name != "" {
-		if r.Has("url") {
-			r.Fault("url_env", "there is a url already")
-		}
-		var ok bool
-		key = "url_env"
-		if text, ok = r.env(key, name); !ok {
-			return nil
-		}
-	}
-	if !r.Has(key) {
-		r.Fault(key, "needs url or url_env")
-		return nil
-	}
-	u, err := url.Parse(strings.TrimSpace(text))
-	switch {
-	case err != nil || u.Hostname() == "" || !slices.Contains(schemes, u.Scheme):
-		r.Fault(key, "the address must be a full %s URL", strings.Join(schemes, " or "))
-		return nil
-	case u.User != nil:
-		r.Fault(key, "the address must not hold a user and password: send them separately (headers_env, token_env)")
-		return nil
-	}
-	return u
 }
 
 // tls reads tls: {cert_file, key_file, ca_file}. The certificate is read again for each handshake, so that a renewed

@@ -2,6 +2,7 @@ package deliver
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -17,12 +18,17 @@ func (r *reader) slack() {
 	if r.Has("url") {
 		r.Fault("url", "the address of a Slack webhook is a secret: use url_env")
 	}
-	d.web.url = r.address("https", "http")
+	d.web.endpoint = r.address("https", "http")
 	r.http()
-	if d.web.url != nil {
-		d.secrets = append(d.secrets, d.web.url.Path)
+	if d.web.endpoint != nil {
+		path, _, _ := strings.Cut(d.web.endpoint.target, "?")
+		for _, secret := range []string{d.web.endpoint.target, path} {
+			if secret != "/" {
+				d.secrets = append(d.secrets, secret)
+			}
+		}
 	}
-	d.open = func(g guard) sink { return slack{newPoster(d, g)} }
+	d.open = func(g guard) sink { return slack{newPoster(d, g, d.web.endpoint.target)} }
 }
 
 // slack sends a payload that is a Slack message (an object with text, blocks or attachments) as it is, and any other

@@ -2,7 +2,6 @@ package deliver
 
 import (
 	"crypto/tls"
-	"net/url"
 	"sync"
 	"time"
 
@@ -13,7 +12,7 @@ import (
 
 // webhookConfig is what a destination has to know to speak to a server.
 type webhookConfig struct {
-	url          *url.URL
+	endpoint     *endpoint // nil: it has a fault
 	headers      [][2]string
 	signer       signer
 	quoteKey     bool
@@ -24,7 +23,7 @@ type webhookConfig struct {
 // webhook reads a destination that is called by signed POSTs.
 func (r *reader) webhook() {
 	d := r.d
-	d.web.url = r.address("http", "https")
+	d.web.endpoint = r.address("http", "https")
 	r.http()
 	secrets := r.secrets("secret")
 	d.secrets = append(d.secrets, secrets...)
@@ -47,7 +46,7 @@ type buffers struct{ body, key, signature []byte }
 
 func newWebhook(d *Destination, g guard) *webhook {
 	return &webhook{
-		poster:   newPoster(d, g),
+		poster:   newPoster(d, g, d.web.endpoint.target),
 		signer:   d.web.signer,
 		quoteKey: d.web.quoteKey,
 		buffers:  sync.Pool{New: func() any { return &buffers{} }},
