@@ -15,27 +15,49 @@ import (
 // resolved, so neither a name nor its changing answer gets around it.
 type guard struct{ allowed []netip.Prefix }
 
-// refusedNetworks are those that no public receiver lives in: this machine, private and shared networks, link-local
-// ones (cloud metadata among them), documentation, multicast, and the forms of IPv6 that carry an IPv4 address inside,
-// by which one of the former could be reached.
+// refusedNetworks are those that no receiver lives in: every entry of IANA's registries of special-purpose addresses
+// (iana-ipv4-special-registry and iana-ipv6-special-registry), multicast, the forms of IPv6 that carry an IPv4 address,
+// what is not global unicast, and one address that a cloud gives to each machine's host.
 var refusedNetworks = func() (all []netip.Prefix) {
 	for _, s := range []string{
-		"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
-		"192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
-		"224.0.0.0/4", "240.0.0.0/4",
-		"::/96",          // unspecified, loopback, and IPv4-compatible (::7f00:1)
-		"64:ff9b::/96",   // NAT64
-		"64:ff9b:1::/48", // local NAT64
-		"100::/64",       // discard
-		"2001::/23",      // Teredo (2001::/32), ORCHID, benchmarking
-		"2001:db8::/32",  // documentation
-		"2002::/16",      // 6to4
-		"3fff::/20",      // documentation
-		"5f00::/16",      // segment routing
-		"fc00::/7",       // unique local
-		"fe80::/10",      // link-local
-		"fec0::/10",      // site-local
-		"ff00::/8",       // multicast
+		"0.0.0.0/8",         // this network
+		"10.0.0.0/8",        // private
+		"100.64.0.0/10",     // shared
+		"127.0.0.0/8",       // this machine
+		"168.63.129.16/32",  // the host of a machine on Azure
+		"169.254.0.0/16",    // link-local, with the clouds' metadata
+		"172.16.0.0/12",     // private
+		"192.0.0.0/24",      // protocol assignments
+		"192.0.2.0/24",      // documentation
+		"192.31.196.0/24",   // AS112
+		"192.52.193.0/24",   // AMT
+		"192.88.99.0/24",    // 6to4 relays
+		"192.168.0.0/16",    // private
+		"192.175.48.0/24",   // AS112
+		"198.18.0.0/15",     // benchmarking
+		"198.51.100.0/24",   // documentation
+		"203.0.113.0/24",    // documentation
+		"224.0.0.0/4",       // multicast
+		"240.0.0.0/4",       // reserved, and broadcast
+		"::/96",             // unspecified, loopback, and IPv4-compatible (::7f00:1)
+		"::ffff:0:0:0/96",   // IPv4-translated (::ffff:0:7f00:1)
+		"64:ff9b::/96",      // NAT64
+		"64:ff9b:1::/48",    // local NAT64
+		"100::/64",          // discard
+		"100:0:0:1::/64",    // dummy
+		"2001::/23",         // Teredo, ORCHID, benchmarking and other protocol assignments
+		"2001:db8::/32",     // documentation
+		"2002::/16",         // 6to4
+		"2620:4f:8000::/48", // AS112
+		"3fff::/20",         // documentation
+		"5f00::/16",         // segment routing
+		"fc00::/7",          // unique local
+		"fe80::/10",         // link-local
+		"fec0::/10",         // site-local
+		"ff00::/8",          // multicast
+		"::/3",              // not allocated
+		"4000::/2",          // not allocated
+		"8000::/1",          // not allocated
 	} {
 		all = append(all, netip.MustParsePrefix(s))
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sluice.example/sluice/pipeline"
 )
 
 // Every way of writing an address that is not public is refused, at the place where it is dialled.
@@ -44,6 +46,75 @@ func TestGuard(t *testing.T) {
 	}
 	if err := some.check("10.2.2.3:80"); !errors.Is(err, errRefused) {
 		t.Errorf("beside an allowed network: %v; want a refusal", err)
+	}
+}
+
+// Every entry of IANA's registries of special-purpose addresses, by its first and last address. Nothing is
+// dialled: what is checked is the dialer's decision.
+func TestGuardRefusesTheSpecialPurposeRegistries(t *testing.T) {
+	for _, entry := range []string{
+		// IPv4
+		"0.0.0.0/8", "0.0.0.0/32", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+		"192.0.0.0/24", "192.0.0.0/29", "192.0.0.8/32", "192.0.0.9/32", "192.0.0.10/32", "192.0.0.170/32",
+		"192.0.0.171/32", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.88.99.2/32",
+		"192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4",
+		"255.255.255.255/32",
+		// IPv6
+		"::1/128", "::/128", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "100:0:0:1::/64", "2001::/23", "2001::/32",
+		"2001:1::1/128", "2001:1::2/128", "2001:1::3/128", "2001:2::/48", "2001:3::/32", "2001:4:112::/48",
+		"2001:10::/28", "2001:20::/28", "2001:30::/28", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20",
+		"5f00::/16", "fc00::/7", "fe80::/10",
+		// In no such registry, and no more public.
+		"224.0.0.0/4", "168.63.129.16/32", "::/96", "::ffff:0:0:0/96", "fec0::/10", "ff00::/8", "1000::/16", "4000::/8",
+		"8000::/8", "e000::/8",
+	} {
+		p := netip.MustParsePrefix(entry)
+		last := p.Addr().AsSlice()
+		for i := p.Bits(); i < len(last)*8; i++ {
+			last[i/8] |= 1 << (7 - i%8)
+		}
+		end, _ := netip.AddrFromSlice(last)
+		forms := []netip.Addr{p.Addr(), end}
+		if p.Addr().Is4() { // mapped, translated, compatible, NAT64, 6to4
+			for _, ip := range []netip.Addr{p.Addr(), end} {
+				b := ip.As4()
+				for _, prefix := range []string{"::ffff:0:0", "::ffff:0:0:0", "::", "64:ff9b::"} {
+					whole := netip.MustParseAddr(prefix).As16()
+					copy(whole[12:], b[:])
+					forms = append(forms, netip.AddrFrom16(whole))
+				}
+				six := netip.MustParseAddr("2002::1").As16()
+				copy(six[2:], b[:])
+				forms = append(forms, netip.AddrFrom16(six))
+			}
+		}
+		for _, ip := range forms {
+			if err := (guard{}).check(netip.AddrPortFrom(ip, 443).String()); !errors.Is(err, errRefused) {
+				t.Errorf("%s, of %s: %v; want a refusal", ip, entry, err)
+			}
+		}
+	}
+	for _, ip := range []string{"1.0.0.1", "9.9.9.9", "11.0.0.1", "126.255.255.255", "128.0.0.1", "168.63.129.15",
+		"168.63.129.17", "192.0.1.1", "223.255.255.255", "2000::1", "2001:200::1", "2003::1", "2606:4700:4700::1111",
+		"2620:4f:7fff::1", "3ffe::1"} {
+		if err := (guard{}).check(netip.AddrPortFrom(netip.MustParseAddr(ip), 443).String()); err != nil {
+			t.Errorf("%s: %v; want it allowed", ip, err)
+		}
+	}
+}
+
+// A name that has a private address for a moment costs an attempt and not the message.
+func TestPrivateAnswerOfAMomentIsRetried(t *testing.T) {
+	d, s := openSink(t, "  - {name: d, url: 'http://hooks.example.com:9', signatures: none}\n")
+	s.(*webhook).client.dialer.net.Resolver = nameServer(t, "127.0.0.1")
+	status, reason := classify(d, 1, deliverOne(s, lease(`{}`)))
+	if status != pipeline.Failed || !strings.Contains(reason, "not public") {
+		t.Errorf("%s, %q; want failed, with the reason", status, reason)
+	}
+	d, s = openSink(t, "  - {name: d, url: 'http://[::ffff:0:7f00:1]:9', signatures: none}\n")
+	status, reason = classify(d, 1, deliverOne(s, lease(`{}`)))
+	if status != pipeline.Dead || !strings.Contains(reason, "not public") {
+		t.Errorf("an address in the file: %s, %q; want dead, with the reason", status, reason)
 	}
 }
 
