@@ -20,15 +20,17 @@ type answer struct {
 	err        error
 	status     int
 	body       string // its start, for people
+	location   string // where a redirect points
 	retryAfter string
 	// hold, where set, is how long the destination takes nothing, through no fault of the message: no attempt
 	// is counted.
 	hold time.Duration
 }
 
-// classify is the one place that decides what an answer means. 2xx: sent. 408, 425, 429, 5xx, 3xx (redirects are not
-// followed) and every failure of the network: tried again, until the attempts are used up. All other 4xx: dead, unless
-// the destination's retry_status lists them; a refused address: dead, since only configuration can change it.
+// classify is the one place that decides what an answer means. 2xx: sent. 408, 425, 429, 5xx and every failure of the
+// network: tried again, until the attempts are used up. All other 4xx: dead, and 3xx too, since redirects are not
+// followed; unless the destination's retry_status lists them. A refused address: dead if the configuration holds the
+// address itself.
 func classify(d *Destination, attempt int, a answer) (status pipeline.DeliveryStatus, reason string) {
 	final := false
 	switch {
@@ -39,10 +41,13 @@ func classify(d *Destination, attempt int, a answer) (status pipeline.DeliverySt
 		return pipeline.Sent, ""
 	default:
 		reason = fmt.Sprintf("HTTP %d", a.status)
-		if a.body != "" {
+		switch {
+		case a.location != "":
+			reason += ", to " + a.location + "; redirects are not followed: configure that address, if it is right"
+		case a.body != "":
 			reason += ": " + a.body
 		}
-		final = a.status >= 400 && a.status <= 499 && a.status != 408 && a.status != 425 && a.status != 429 &&
+		final = a.status >= 300 && a.status <= 499 && a.status != 408 && a.status != 425 && a.status != 429 &&
 			!d.retryStatus[a.status]
 	}
 	switch {

@@ -27,10 +27,15 @@ func TestClassify(t *testing.T) {
 		check(1, answer{status: status}, pipeline.Sent, "")
 		check(6, answer{status: status}, pipeline.Sent, "")
 	}
-	for _, status := range []int{301, 302, 304, 307, 308, 404, 408, 425, 429, 500, 502, 503, 504, 599} {
+	for _, status := range []int{404, 408, 425, 429, 500, 502, 503, 504, 599} {
 		check(1, answer{status: status, body: "no"}, pipeline.Failed, ": no")
 		check(5, answer{status: status}, pipeline.Failed, "HTTP ")
 		check(6, answer{status: status}, pipeline.Dead, "(attempt 6 of 6)")
+	}
+	for _, status := range []int{300, 301, 302, 303, 304, 307, 308} {
+		check(1, answer{status: status, location: "https://new.example.com/h"}, pipeline.Dead, "to https://new.example.com/h;")
+		d.retryStatus[status] = true
+		check(1, answer{status: status}, pipeline.Failed, "HTTP ")
 	}
 	for _, status := range []int{400, 401, 403, 405, 409, 410, 413, 422, 451} {
 		check(1, answer{status: status}, pipeline.Dead, "HTTP ")

@@ -117,7 +117,7 @@ func TestFailuresAreRetriedOrDead(t *testing.T) {
 	}{
 		"503":     {pipeline.Failed, "HTTP 503: down  \uFFFD for a while, ***"},
 		"410":     {pipeline.Dead, "HTTP 410"},
-		"302":     {pipeline.Failed, "HTTP 302"},
+		"302":     {pipeline.Dead, "HTTP 302, to /followed; redirects are not followed"},
 		"huge":    {pipeline.Failed, "HTTP 500"},
 		"hugeok":  {pipeline.Sent, ""},
 		"cut":     {pipeline.Failed, "closed the connection without an answer"},

@@ -66,7 +66,7 @@ func TestHostileAnswersAreRecorded(t *testing.T) {
 	}
 	node(t, pool, hook(t, s.URL))
 	until(t, pool, len(answers), `select count(*) from outbox where attempts = 1 and lease_token is null
-		and (status = 'failed' or status = 'sent')`)
+		and status in ('failed', 'sent', 'dead')`)
 	rows, err := pool.Query(t.Context(), `select type, status, coalesce(last_error, '') from outbox`)
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +81,10 @@ func TestHostileAnswersAreRecorded(t *testing.T) {
 		if kind == "good" || kind == "bigok" {
 			want = "sent"
 		}
-		if status != want || (status == "failed") != (reason != "") || len(reason) > 1000 || !utf8.ValidString(reason) {
+		if kind == "redirect" {
+			want = "dead"
+		}
+		if status != want || (status == "sent") == (reason != "") || len(reason) > 1000 || !utf8.ValidString(reason) {
 			t.Errorf("%s: %s, %q; want %s, with a reason if it failed", kind, status, reason, want)
 		}
 	}

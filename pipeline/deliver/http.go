@@ -121,6 +121,9 @@ func (p *poster) post(lease *pipeline.Lease, body []byte, deadline time.Time, fi
 	if status < 200 || status > 299 {
 		a.body = excerpt(resp.Body())
 		a.retryAfter = string(resp.Header.Peek("Retry-After"))
+		if status < 400 {
+			a.location = excerpt(resp.Header.Peek("Location"))
+		}
 	}
 	if look != nil {
 		look(resp, &a)
