@@ -374,14 +374,12 @@ insert into outbox (tenant_id, type, dedupe_key, destination, payload, status, f
 insert into outbox_attempts (message_id, started_at, latency_seconds, status)
     values (1, now() - interval '100 days', 1, 'failed');
 insert into quarantine values (1, gen_random_uuid(), now(), now() - interval '100 days', '{}', '22P05', 'r');
-insert into processed_messages values ('c', 'm', now() - interval '100 days');
-insert into dedupe_keys (tenant_id, key_hash, expires_at)
-    values (1, gen_random_uuid(), now() - interval '100 days')`)
+insert into processed_messages values ('c', 'm', now() - interval '100 days')`)
 	k := newKeeper(t, db, func(c *Config) { c.Events = 30 * day })
 	if !k.pass(t.Context()) {
 		t.Error("the pass failed")
 	}
-	for _, table := range []string{"outbox", "outbox_attempts", "quarantine", "processed_messages", "dedupe_keys"} {
+	for _, table := range []string{"outbox", "outbox_attempts", "quarantine", "processed_messages"} {
 		if got := column(t, db, `select count(*)::text from `+table); got != "0" {
 			t.Errorf("%s has %s rows; want 0", table, got)
 		}
