@@ -169,17 +169,13 @@ func migrateOnce(ctx context.Context, cfg *pgx.ConnConfig, log *slog.Logger) (in
 		return 0, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	const aboutSQL = `select current_setting('server_version_num'), getdatabaseencoding()`
-	var version, encoding string
-	if err := conn.QueryRow(ctx, aboutSQL).Scan(&version, &encoding); err != nil {
+	const versionSQL = `select current_setting('server_version_num')`
+	var version string
+	if err := conn.QueryRow(ctx, versionSQL).Scan(&version); err != nil {
 		return 0, err
 	}
 	if number, err := strconv.Atoi(version); err == nil && number < 140000 {
 		return 0, fmt.Errorf("%w; this is %d", errTooOld, number/10000)
-	}
-	if encoding != "UTF8" {
-		return 0, fmt.Errorf("database: %s is encoded in %s, which cannot hold every text: make one with "+
-			"create database ... encoding 'UTF8' template template0", cfg.Database, encoding)
 	}
 	return schema.Migrate(ctx, conn, log)
 }

@@ -129,7 +129,8 @@ func TestDatabaseInAnotherEncodingIsRefused(t *testing.T) {
 	defer conn.Exec(t.Context(), `drop database `+name)
 	cfg := conn.Config().Copy()
 	cfg.Database = name
-	if _, err := migrateOnce(t.Context(), cfg, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "SQL_ASCII") || away(err) {
+	_, err := migrateOnce(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	if err == nil || !strings.Contains(err.Error(), "SQL_ASCII") || away(err) {
 		t.Errorf("migrate = %v; want SQL_ASCII refused, and not tried again", err)
 	}
 }
