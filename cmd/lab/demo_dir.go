@@ -127,8 +127,9 @@ destinations: %s
 `, strconv.Quote(dir), strconv.Quote(o.rules), strconv.Quote(filepath.Join(dir, "destinations.yaml"))), 0o600)
 }
 
-const demoCurl = `  curl -s %[1]s --json '{"event_id":"try-1","event_name":"signup_completed","user_id":"you"}'
-  curl -s %[1]s --json '{"event_id":"try-1","event_name":"signup_completed","user_id":"you"}'   # again: a duplicate
+const demoCurl = `  event='{"event_id":"try-1","event_name":"signup_completed","user_id":"you"}'
+  curl -s %[1]s -H 'Content-Type: application/json' -d "$event"
+  curl -s %[1]s -H 'Content-Type: application/json' -d "$event"   # again: a duplicate
   curl -s %[2]s/messages      # what the receiver got
   curl -s %[2]s/stats
   curl -s %[3]s/metrics | grep ^pipeline_
