@@ -2,38 +2,45 @@ package retain
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 const (
 	makePartitionSQL = `select create_events_partition((now() at time zone 'UTC')::date + $1::integer)`
 
-	// The days after today up to the first without a partition.
+	// The days after today up to the first without a partition; -1 where today has none.
 	partitionsAheadSQL = `
 select coalesce(min(i), $1 + 1) - 1
-from generate_series(1, $1::integer) as i
+from generate_series(0, $1::integer) as i
 where to_regclass('events_' || to_char((now() at time zone 'UTC')::date + i, 'YYYYMMDD')) is null`
 )
 
-// makePartitions makes the partitions of today and the days ahead. Every node does so: it costs a look-up a day, and
-// none depends on another one being alive.
+// makePartitions makes the partitions of today and the days ahead, and counts them also where it can't make them. Every
+// node does so: it costs a look-up a day, and none depends on another one being alive.
 func (k *Keeper) makePartitions(ctx context.Context) error {
+	var failed error
 	for i := range partitionsAhead + 1 {
 		var missing bool
-		err := k.transaction(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		failed = k.transaction(ctx, func(ctx context.Context, tx pgx.Tx) error {
 			return tx.QueryRow(ctx, makePartitionSQL, i).Scan(&missing)
 		})
-		if err != nil {
-			return fmt.Errorf("make the partition of today + %d days: %w", i, err)
+		if failed != nil {
+			failed = fmt.Errorf("make the partition of today + %d days: %w", i, failed)
+			if refused, ok := errors.AsType[*pgconn.PgError](failed); ok && refused.Code == insufficientPrivilege {
+				failed = fmt.Errorf("%w; only the owner of events can: run a process with the role retain as that one", failed)
+			}
+			break
 		}
 		if missing {
 			k.metrics.made.Inc()
 			k.log.InfoContext(ctx, "retain: made an event partition", "days_from_today", i)
 		}
 	}
-	return k.transaction(ctx, func(ctx context.Context, tx pgx.Tx) error {
+	counted := k.transaction(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var ahead int
 		if err := tx.QueryRow(ctx, partitionsAheadSQL, partitionsAhead).Scan(&ahead); err != nil {
 			return err
@@ -41,7 +48,10 @@ func (k *Keeper) makePartitions(ctx context.Context) error {
 		k.metrics.ahead.Set(float64(ahead))
 		return nil
 	})
+	return errors.Join(failed, counted)
 }
+
+const insufficientPrivilege = "42501"
 
 // oldPartitionsSQL finds the days that ended before the period began, by their names, whose order is that of the days.
 // Besides partitions it finds what a pass that was cut off left: one half detached, or detached and not dropped yet.

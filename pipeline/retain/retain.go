@@ -110,9 +110,12 @@ func (k *Keeper) try(ctx context.Context, task string, f func(context.Context) e
 }
 
 const (
-	// Waiting behind a long report would make everybody else wait behind us.
-	lockTimeoutSQL = `select set_config('lock_timeout', $1, true)`
-	aloneSQL       = `select pg_try_advisory_xact_lock(hashtextextended('sluice:retain', 0))`
+	// Waiting behind a long report would make everybody else wait behind us. The others are bounds that a role or a
+	// database may have set too low: the transaction that drops a day is idle while another one detaches it.
+	boundsSQL = `
+select set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true),
+    set_config('idle_in_transaction_session_timeout', $2, true)`
+	aloneSQL = `select pg_try_advisory_xact_lock(hashtextextended('sluice:retain', 0))`
 )
 
 // alone runs f in a transaction while no other node deletes, and reports whether it did. It spares the work of deleting
@@ -127,12 +130,14 @@ func (k *Keeper) alone(ctx context.Context, f func(context.Context, pgx.Tx) erro
 	return ran, err
 }
 
-// transaction bounds how long f takes, and how long it waits for each lock.
+// transaction bounds how long f takes, and how long it waits for each lock, whatever the role or the database sets.
 func (k *Keeper) transaction(ctx context.Context, f func(context.Context, pgx.Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return pgx.BeginFunc(ctx, k.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, lockTimeoutSQL, fmt.Sprintf("%dms", k.lockTimeout.Milliseconds())); err != nil {
+	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
+	return pgx.BeginTxFunc(ctx, k.pool, options, func(tx pgx.Tx) error {
+		milliseconds := func(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }
+		if _, err := tx.Exec(ctx, boundsSQL, milliseconds(k.lockTimeout), milliseconds(timeout)); err != nil {
 			return err
 		}
 		return f(ctx, tx)
