@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"syscall"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -139,11 +141,12 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 		p.sweeper = evaluate.NewSweeper(p.engine, db.query, evaluate.NewSweepMetrics(reg))
 	}
 	if cfg.hasRole("ingest") {
-		writer, err := copyin.New(cfg.copyin, db.write, decideWith(p.engine), copyin.NewMetrics(reg), log)
+		tenants := slices.Collect(maps.Values(p.tenants.IDs()))
+		writer, err := copyin.New(cfg.copyin, db.write, decideWith(p.engine), copyin.NewMetrics(reg, tenants...), log)
 		failed(err)
 		// Two thirds: ingest before it may use half, and what waits for an answer gets one before the process ends.
 		cfg.buffer.DrainTimeout = cfg.drainTimeout * 2 / 3
-		if p.buffer, err = buffer.New(cfg.buffer, writer.Write, buffer.NewMetrics(reg)); err != nil {
+		if p.buffer, err = buffer.New(cfg.buffer, writer.Write, buffer.NewMetrics(reg, tenants...)); err != nil {
 			failed(err)
 		}
 		p.usage = func() buffer.Usage {

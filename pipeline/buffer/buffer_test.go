@@ -460,3 +460,16 @@ func TestConfigFaultsAreAllNamed(t *testing.T) {
 		}
 	}
 }
+
+// Every series whose labels are known is there at 0, so that its first incident is a change.
+func TestSeriesAreThereFromTheStart(t *testing.T) {
+	m := NewMetrics(prometheus.NewRegistry(), 1, 7)
+	for name, c := range map[string]struct {
+		series prometheus.Collector
+		want   int
+	}{"in_flight": {m.inFlight, 2}, "failed": {m.failed, 2}, "sealed": {m.sealed, 6}} {
+		if got := testutil.CollectAndCount(c.series); got != c.want {
+			t.Errorf("%d series of %s at the start, want %d", got, name, c.want)
+		}
+	}
+}

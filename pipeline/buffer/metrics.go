@@ -36,8 +36,9 @@ type tenantMetrics struct {
 	failed   prometheus.Counter
 }
 
-// NewMetrics makes the metrics and registers them.
-func NewMetrics(reg prometheus.Registerer) *Metrics {
+// NewMetrics makes the metrics and registers them. Series whose labels are known, those of the tenants among them, are
+// there at 0 from the start: who watches for changes would miss the first incident of a series that is born with it.
+func NewMetrics(reg prometheus.Registerer, tenants ...int32) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_buffer_" + name, Help: help})
 	}
@@ -82,6 +83,12 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	reg.MustRegister(m.sealed, m.batchEvents, m.batchBytes, m.wait, m.writeSeconds, m.usedBytes, m.maxBytes, m.refused,
 		m.asyncRetried, m.inFlight, m.failed, m.limited, m.writers, m.maxEvents, m.maxWait)
+	for _, t := range []trigger{byEvents, byBytes, byAge, byIdle, byDrain, byRetry} {
+		m.sealed.WithLabelValues(string(t))
+	}
+	for _, id := range tenants {
+		m.tenant(id)
+	}
 	return m
 }
 

@@ -62,7 +62,14 @@ const (
 	causeConnection    cause = "connection"
 	causeSession       cause = "session" // permanent, but the session that it may belong to has been closed
 	causeRecord        cause = "record"  // two batches made the same decision at once: the repeat sees the other's
+	// The COMMIT whose answer was lost had not taken place.
+	causeInDoubt cause = "in-doubt"
 )
+
+// retried are the causes that pipeline_copyin_retries_total counts.
+var retried = []cause{
+	causeSession, causeDeadlock, causeSerialization, causeLock, causeTimeout, causeConnection, causeRecord, causeInDoubt,
+}
 
 func classify(err error) cause {
 	var at stepError

@@ -282,3 +282,27 @@ func TestConfigFaultsAreAllNamed(t *testing.T) {
 		}
 	}
 }
+
+// Every series whose labels are known is there at 0, so that its first incident is a change.
+func TestSeriesAreThereFromTheStart(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	NewMetrics(reg, 1, 7)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]int{
+		"stored_events_total": 2, "duplicate_events_total": 2, "quarantined_events_total": 2, "batches_total": 3,
+		"retries_total": 8, "in_doubt_commits_total": 3, "failed_batches_total": 2,
+	}
+	for _, f := range families {
+		name := strings.TrimPrefix(f.GetName(), "pipeline_copyin_")
+		if n, ok := want[name]; ok && n == len(f.Metric) {
+			delete(want, name)
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("not that many series at the start: %v", want)
+	}
+}

@@ -23,8 +23,9 @@ type Metrics struct {
 	tenants sync.Map // int32 -> *[3]prometheus.Counter, so that the hot path builds no label
 }
 
-// NewMetrics makes the metrics and registers them.
-func NewMetrics(reg prometheus.Registerer) *Metrics {
+// NewMetrics makes the metrics and registers them. Series whose labels are known, those of the tenants among them, are
+// there at 0 from the start: who watches for changes would miss the first incident of a series that is born with it.
+func NewMetrics(reg prometheus.Registerer, tenants ...int32) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_copyin_" + name, Help: help})
 	}
@@ -61,6 +62,21 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	}
 	reg.MustRegister(m.stored, m.duplicate, m.quarantined, m.batches, m.retries, m.inDoubt, m.conflicts, m.isolations,
 		m.partitions, m.failed, m.attemptSeconds, m.commitSeconds)
+	for _, path := range []string{pathCopy, pathSuspects, pathLookup} {
+		m.batches.WithLabelValues(path)
+	}
+	for _, c := range retried {
+		m.retries.WithLabelValues(string(c))
+	}
+	for _, outcome := range []string{"committed", "aborted", "unknown"} {
+		m.inDoubt.WithLabelValues(outcome)
+	}
+	for _, err := range []error{pipeline.ErrUnavailable, pipeline.ErrFault} {
+		m.failed.WithLabelValues(failedAs(err))
+	}
+	for _, id := range tenants {
+		m.tenant(id)
+	}
 	return m
 }
 

@@ -23,16 +23,23 @@ type mode struct {
 	partitionIsPoison bool
 }
 
+// How a batch begins, in the metrics.
+const (
+	pathCopy     = "copy"
+	pathSuspects = "suspects"
+	pathLookup   = "lookup"
+)
+
 // store runs transactions until one commits. Every round learns something (keys that are stored, a row that can't be,
 // a partition made) or waits; the deadline of ctx bounds the rest.
 func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
 	m := mode{lookup: w.misses.recent() >= w.lookupFirst}
-	path := "copy"
+	path := pathCopy
 	switch {
 	case m.lookup:
-		path = "lookup"
+		path = pathLookup
 	case len(b.suspects) > 0:
-		path = "suspects"
+		path = pathSuspects
 	}
 	conflicted, renewed, unmade := false, false, 0
 	rest := firstPause
@@ -46,7 +53,7 @@ func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
 				return unknown
 			}
 			if !committed {
-				w.m.retries.WithLabelValues("in-doubt").Inc()
+				w.m.retries.WithLabelValues(string(causeInDoubt)).Inc()
 				continue
 			}
 			err = nil

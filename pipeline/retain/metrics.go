@@ -34,3 +34,15 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	reg.MustRegister(m.ahead, m.lastPass, m.made, m.dropped, m.pruned, m.failures)
 	return m
 }
+
+// begin makes the series of all tasks, at 0: who watches for changes would miss the first failure of a series that is
+// born with it.
+func (m *Metrics) begin(tables []string) {
+	for _, task := range []string{"partitions-ahead", "events"} {
+		m.failures.WithLabelValues(task)
+	}
+	for _, table := range tables {
+		m.failures.WithLabelValues(table)
+		m.pruned.WithLabelValues(table)
+	}
+}

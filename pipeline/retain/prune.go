@@ -51,6 +51,18 @@ func (k *Keeper) prunable() []prunable {
 	return tables
 }
 
+// tables are those from which rows go.
+func (k *Keeper) tables() []string {
+	names := []string{"outbox"}
+	for _, t := range k.prunable() {
+		names = append(names, t.name)
+	}
+	for _, o := range k.owners {
+		names = append(names, o.Tables()...)
+	}
+	return names
+}
+
 func (k *Keeper) prune(ctx context.Context, t prunable) error {
 	return k.batches(ctx, t.name, func(ctx context.Context, tx pgx.Tx) (gone int64, more bool, err error) {
 		tag, err := tx.Exec(ctx, t.sql, t.keep.Seconds(), k.batchRows)

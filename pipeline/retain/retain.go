@@ -60,6 +60,7 @@ const retryInterval = 15 * time.Second
 // Run makes a pass at once and then one every 10 minutes, until ctx ends. A failure is logged and counted, and the pass
 // goes on with the next thing; Run itself does not fail.
 func (k *Keeper) Run(ctx context.Context) error {
+	k.metrics.begin(k.tables())
 	for {
 		next := k.interval
 		if !k.pass(ctx) {

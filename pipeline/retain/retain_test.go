@@ -391,3 +391,34 @@ insert into processed_messages values ('c', 'm', now() - interval '100 days')`)
 		t.Error("the last pass is not noted")
 	}
 }
+
+// owner is another stage with one table.
+type owner struct{}
+
+func (owner) Tables() []string { return []string{"theirs"} }
+
+func (owner) Prune(context.Context, pgx.Tx, string, int) (gone int64, more bool, err error) {
+	return 0, false, nil
+}
+
+// Every task has its series at 0 before the first pass, so that its first failure is a change.
+func TestSeriesAreThereFromTheStart(t *testing.T) {
+	t.Parallel()
+	k, err := New(DefaultConfig(), pgtest.New(t), NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler), owner{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := k.Run(ended); err != nil {
+		t.Fatal(err)
+	}
+	// Two tasks of partitions, and one for each table.
+	tables := len(k.tables())
+	if got := testutil.CollectAndCount(k.metrics.failures); got != tables+2 || tables < 5 {
+		t.Errorf("%d series of failures before the first pass, want %d", got, tables+2)
+	}
+	if got := testutil.CollectAndCount(k.metrics.pruned); got != tables {
+		t.Errorf("%d series of pruned rows before the first pass, want %d", got, tables)
+	}
+}
