@@ -11,6 +11,13 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
+// durably lets the statement that it is part of return after its WAL is on disk, also where the role or the database has
+// synchronous_commit off: a result that a crash of PostgreSQL takes back is delivered once more. Any other value is an
+// operator's choice and stays.
+const durably = `
+where (select set_config('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), true))
+    is not null`
+
 // sentSQL records that messages were sent, with the attempt, where the result's token still stands on the row. The
 // token alone fences: a lease that has run out but that nobody took since may still record its result, which saves
 // repeating what was done. Rows are looked up by primary key in the order of their ids; see claimSQL for the array.
@@ -36,7 +43,7 @@ with result as materialized (
     where (select count(*) from recorded) < cardinality($1)
         and (message_id, token) not in (select message_id, token from recorded)
 )
-select 'sent', count(*) from recorded`
+select 'sent', count(*) from recorded` + durably
 
 // finishSQL records results of every kind, with the same fence, and notes the attempts that were made, except those by
 // which messages were sent. Released takes the attempt off again.
@@ -72,7 +79,7 @@ with result as (
     from result r left join recorded d using (message_id, token)
     where r.started_ago >= 0 and d.status is distinct from 'sent'
 )
-select status, count(*) from recorded group by status`
+select status, count(*) from recorded` + durably + ` group by status`
 
 // Finish records results, all or none, and returns how many came late: their lease had run out and the message had
 // changed hands. After an error nothing is known to be recorded, and repeating the call is harmless: should all have
