@@ -42,7 +42,7 @@ func (s *Server) unavailable(ctx exchange, err error) {
 	case errors.Is(err, pipeline.ErrClosed):
 		ctx.SetConnectionClose()
 		problem(ctx, 503, "draining", "the server is shutting down and took nothing; send the request again", -1)
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, pipeline.ErrUnavailable): // ours
 		problem(ctx, 503, "outcome-unknown",
 			fmt.Sprintf("the outcome was not known within %s (ingest.answer-timeout); %s", s.cfg.AnswerTimeout, again), -1)
 	case errors.Is(err, pipeline.ErrFault):

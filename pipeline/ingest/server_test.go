@@ -402,6 +402,7 @@ func TestWhatTheBufferSaysBecomesTheStatus(t *testing.T) {
 		{fmt.Errorf("buffer: %w", &pipeline.Overloaded{RetryAfter: 7200 * time.Millisecond, Remedy: "x"}), 429, 8,
 			"overloaded"},
 		{fmt.Errorf("copyin: %w", pipeline.ErrUnavailable), 503, 1, "unavailable"},
+		{fmt.Errorf("copyin: %w: %w", pipeline.ErrUnavailable, context.DeadlineExceeded), 503, 1, "unavailable"},
 		{fmt.Errorf("copyin: %w", pipeline.ErrFault), 500, 1, "cannot-store"},
 		{pipeline.ErrClosed, 503, 1, "draining"},
 		{errors.New("something else"), 503, 1, "unavailable"},
@@ -417,7 +418,7 @@ func TestWhatTheBufferSaysBecomesTheStatus(t *testing.T) {
 			}
 		}
 	}
-	books(t, d, "1", 20, 10, 4)
+	books(t, d, "1", 24, 12, 4)
 }
 
 // A request that there is no room for is refused before its body is looked at, and its events are in no counter. The

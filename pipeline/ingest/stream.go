@@ -389,7 +389,7 @@ func (st *stream) fail(err error) {
 	switch {
 	case errors.Is(err, pipeline.ErrClosed) || st.s.drain.Err() != nil:
 		st.end(503, "draining", "the server is shutting down; send on from the event at index")
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, pipeline.ErrUnavailable): // ours
 		st.end(503, "outcome-unknown", fmt.Sprintf("the outcome was not known within %s (ingest.answer-timeout)%s",
 			st.s.cfg.AnswerTimeout, again))
 	case errors.Is(err, pipeline.ErrFault):
