@@ -24,6 +24,14 @@ func copyRows(ctx context.Context, tx pgx.Tx, b *batch, positions []int32, sql s
 	return err
 }
 
+// A prepared statement gets, at its sixth execution, a plan for any value, if only to compare its cost: made of all
+// days, with a lock on each. Thousands of days are a third of a second, and more locks than PostgreSQL has room for. So
+// look-ups are planned for the days that they ask for, each time.
+const (
+	planEachSQL   = `set local plan_cache_mode = force_custom_plan`
+	planAsEverSQL = `set local plan_cache_mode to default`
+)
+
 // lookUpKeysSQL is run once for each day, so that PostgreSQL leaves all other partitions alone. "offset 0" keeps the
 // look-up a probe of the primary key for each row, whatever the statistics say.
 const lookUpKeysSQL = `
@@ -38,9 +46,11 @@ where exists (select from events e
 // committed, so it also holds for later transactions.
 func lookUpKeys(ctx context.Context, tx pgx.Tx, b *batch, positions []int32) error {
 	var queries pgx.Batch
+	queries.Queue(planEachSQL)
 	for k := range b.keysByDay(positions) {
 		queries.Queue(lookUpKeysSQL, k.tenants, k.ids, k.times, k.from, k.to).Query(b.markDuplicates(k.of))
 	}
+	queries.Queue(planAsEverSQL)
 	if err := tx.SendBatch(ctx, &queries).Close(); err != nil {
 		return err
 	}
@@ -140,8 +150,11 @@ func lookUpIDs(ctx context.Context, tx pgx.Tx, b *batch, window time.Duration) e
 			to = e.OccurredAt
 		}
 	}
-	rows, _ := tx.Query(ctx, lookUpIDsSQL, tenants, ids, from.Add(-window), to.Add(window)) // rows carries the error
-	return b.markDuplicates(of)(rows)
+	var queries pgx.Batch
+	queries.Queue(planEachSQL)
+	queries.Queue(lookUpIDsSQL, tenants, ids, from.Add(-window), to.Add(window)).Query(b.markDuplicates(of))
+	queries.Queue(planAsEverSQL)
+	return tx.SendBatch(ctx, &queries).Close()
 }
 
 // markDuplicates reads ordinals, from 1, of a look-up of the given positions.
