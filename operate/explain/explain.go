@@ -51,36 +51,26 @@ func (x *Explainer) Explain(ctx context.Context, id string) error {
 	return err
 }
 
-// explainEventSQL reads the index of every partition; nothing but the id is known.
-const explainEventSQL = `
-select tableoid::regclass::text, event_id, occurred_at, received_at, event_name, coalesce(anonymous_id, ''), coalesce(user_id, ''), coalesce(session_id, ''),
-	coalesce(page_url, ''), coalesce(referrer, ''), coalesce(user_agent, ''), coalesce(client_id, ''), properties
-from events where tenant_id = $1 and event_id = $2 order by received_at`
-
-func (x *Explainer) event(ctx context.Context, id pipeline.UUID) (found bool, err error) {
-	rows, err := x.Conn.Query(ctx, explainEventSQL, x.Tenant, id)
-	if err != nil {
+func (x *Explainer) event(ctx context.Context, id pipeline.UUID) (bool, error) {
+	all, err := find(ctx, x.Conn, x.Tenant, id)
+	if err != nil || len(all) == 0 {
 		return false, err
 	}
-	e := pipeline.Event{Tenant: x.Tenant}
-	var partition string
 	var events []pipeline.Event
-	_, err = pgx.ForEachRow(rows, []any{&partition, &e.ID, &e.OccurredAt, &e.ReceivedAt, &e.Name, &e.AnonymousID, &e.UserID, &e.SessionID,
-		&e.PageURL, &e.Referrer, &e.UserAgent, &e.ClientID, &e.Properties}, func() error {
-		e.OccurredAt, e.ReceivedAt = e.OccurredAt.UTC(), e.ReceivedAt.UTC()
+	for _, f := range all {
+		e := f.Event
 		events = append(events, e)
-		x.say("Event %s %s of tenant %d, in %s", e.Name, eventName(e), e.Tenant, partition)
-		x.say("  happened %s, arrived %s (%s later)", stamp(e.OccurredAt), stamp(e.ReceivedAt), e.ReceivedAt.Sub(e.OccurredAt).Round(time.Millisecond))
-		for _, f := range [][2]string{{"user_id", e.UserID}, {"anonymous_id", e.AnonymousID}, {"session_id", e.SessionID}, {"properties", string(e.Properties)}} {
-			if f[1] != "" {
-				x.say("  %s: %s", f[0], short(f[1]))
+		x.say("Event %s %s of tenant %d, in %s", e.Name, eventName(e), e.Tenant, f.partition)
+		x.say("  happened %s, arrived %s (%s later)",
+			stamp(e.OccurredAt), stamp(e.ReceivedAt), e.ReceivedAt.Sub(e.OccurredAt).Round(time.Millisecond))
+		for _, field := range [][2]string{
+			{"user_id", e.UserID}, {"anonymous_id", e.AnonymousID}, {"session_id", e.SessionID},
+			{"properties", string(e.Properties)},
+		} {
+			if field[1] != "" {
+				x.say("  %s: %s", field[0], short(field[1]))
 			}
 		}
-		e.Properties = nil
-		return nil
-	})
-	if err != nil || len(events) == 0 {
-		return false, err
 	}
 	if len(events) > 1 {
 		x.say("\nThe id is stored %d times, each with another occurred_at: those are different events.", len(events))
