@@ -84,10 +84,11 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options, file string, known rule
 	return b.run(ctx, conn, env)
 }
 
-// storedFromSQL reads every partition, since an event may be late by any time, unless $4 bounds that.
+// storedFromSQL reads every partition, since an event may be late by any time, unless $4 bounds that. The bound is a
+// value, and not worked out by PostgreSQL, which would lock all days before it knows which ones it leaves out.
 const storedFromSQL = `
 from events where received_at >= $1 and received_at < $2 and ($3::text[] is null or event_name = any($3))
-	and occurred_at >= coalesce($1::timestamptz - $4::interval, '-infinity')`
+	and occurred_at >= $4::timestamptz`
 
 const storedEventsSQL = `
 select tenant_id, event_id, occurred_at, received_at, event_name, coalesce(anonymous_id, ''), coalesce(user_id, ''), coalesce(session_id, ''),
@@ -123,7 +124,7 @@ func (b *backtest) run(ctx context.Context, conn *pgx.Conn, env cli.Env) error {
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx))
 	var total int64
-	if err := tx.QueryRow(ctx, "select count(*)"+storedFromSQL, start, b.to, names, b.lateBound()).Scan(&total); err != nil {
+	if err := tx.QueryRow(ctx, "select count(*)"+storedFromSQL, start, b.to, names, b.earliest(start)).Scan(&total); err != nil {
 		return fmt.Errorf("rules backtest: count events: %w", err)
 	}
 	bar := progressbar.DefaultSilent(total)
@@ -148,15 +149,16 @@ func (b *backtest) run(ctx context.Context, conn *pgx.Conn, env cli.Env) error {
 	return report.print(env.Stdout)
 }
 
-func (b *backtest) lateBound() *time.Duration {
+// earliest is the earliest time of an event of those that arrived since start.
+func (b *backtest) earliest(start time.Time) string {
 	if b.maxLate == 0 {
-		return nil
+		return "-infinity"
 	}
-	return &b.maxLate
+	return start.Add(-b.maxLate).UTC().Format(time.RFC3339Nano)
 }
 
 func (b *backtest) feed(ctx context.Context, tx pgx.Tx, start time.Time, names []string, replays []*replay.Run, bar *progressbar.ProgressBar) error {
-	rows, err := tx.Query(ctx, storedEventsSQL, start, b.to, names, b.lateBound())
+	rows, err := tx.Query(ctx, storedEventsSQL, start, b.to, names, b.earliest(start))
 	if err != nil {
 		return err
 	}
