@@ -55,6 +55,9 @@ type Lease struct {
 	Token UUID
 	// Attempt counts from 1 and includes the attempt that this lease is for.
 	Attempt int
+	// Lost counts the leases of this message that ran out without a result. Where there are any, an attempt has to be
+	// put on record before it begins: the message may be what kills its worker.
+	Lost int
 	// Until is when the lease ends, by this process's monotonic clock (taken before the claim was sent, so that it errs
 	// on the early side whatever the clocks of the two machines say).
 	Until time.Time
@@ -89,6 +92,8 @@ type Result struct {
 	Error string
 	// HTTPStatus is the answer's status code, 0 where there was none.
 	HTTPStatus int
+	// Begun says that the attempt was put on record when it began, and need not be counted again.
+	Begun bool
 	// StartedAt and Latency time the attempt; both are zero where nothing was sent.
 	StartedAt time.Time
 	Latency   time.Duration

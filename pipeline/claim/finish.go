@@ -28,7 +28,8 @@ with result as materialized (
         as r (message_id, token, http_status, started_ago, latency)
 ), recorded as (
     update outbox o
-    set status = 'sent', finished_at = now(), locked_until = null, lease_token = null, last_error = null,
+    set status = 'sent', attempts = o.attempts + 1, finished_at = now(), locked_until = null, lease_token = null,
+        last_error = null,
         attempt_started_at = now() - r.started_ago * interval '1 second',
         attempt_seconds = r.latency,
         attempt_http_status = nullif(r.http_status, 0)
@@ -46,16 +47,16 @@ with result as materialized (
 select 'sent', count(*) from recorded` + durably
 
 // finishSQL records results of every kind, with the same fence, and notes the attempts that were made, except those by
-// which messages were sent. Released takes the attempt off again.
+// which messages were sent. counts is what a result adds to the attempts.
 const finishSQL = `
 with result as (
     select * from unnest($1::bigint[], $2::text[]::uuid[], $3::text[], $4::float8[], $5::text[], $6::integer[],
-            $7::float8[], $8::float8[])
-        as r (message_id, token, status, retry_in, error, http_status, started_ago, latency)
+            $7::float8[], $8::float8[], $9::integer[])
+        as r (message_id, token, status, retry_in, error, http_status, started_ago, latency, counts)
 ), recorded as (
     update outbox o
     set status = case r.status when 'released' then o.status else r.status end,
-        attempts = o.attempts - case r.status when 'released' then 1 else 0 end,
+        attempts = o.attempts + r.counts,
         run_after = case
             when r.status in ('failed', 'released') then now() + r.retry_in * interval '1 second'
             else o.run_after end,
@@ -94,10 +95,11 @@ func (q *Queue) Finish(ctx context.Context, results []pipeline.Result) (late int
 	c := newColumns(now, results)
 	sql, args := sentSQL, []any{q.mode, c.ids, c.tokens, c.httpStatus, c.startedAgo, c.latency}
 	if slices.ContainsFunc(results, func(r pipeline.Result) bool {
-		return r.Status != pipeline.Sent || r.StartedAt.IsZero()
+		return r.Status != pipeline.Sent || r.StartedAt.IsZero() || r.Begun
 	}) {
 		sql = finishSQL
-		args = []any{q.mode, c.ids, c.tokens, c.statuses, c.retryIn, c.errors, c.httpStatus, c.startedAgo, c.latency}
+		args = []any{q.mode, c.ids, c.tokens, c.statuses, c.retryIn, c.errors, c.httpStatus, c.startedAgo, c.latency,
+			c.counts}
 	}
 	rows, err := q.pool.Query(ctx, sql, args...)
 	if err != nil {
@@ -137,6 +139,7 @@ type columns struct {
 	retryIn    []float64 // seconds
 	startedAgo []float64 // seconds; -1: nothing was sent
 	latency    []float64 // seconds
+	counts     []int32   // what the result adds to the message's attempts
 }
 
 func newColumns(now time.Time, results []pipeline.Result) columns {
@@ -155,6 +158,7 @@ func newColumns(now time.Time, results []pipeline.Result) columns {
 		retryIn:    make([]float64, n),
 		startedAgo: make([]float64, n),
 		latency:    make([]float64, n),
+		counts:     make([]int32, n),
 	}
 	for i, r := range sorted {
 		if i > 0 && r.Token == sorted[i-1].Token { // those of one claim
@@ -172,6 +176,33 @@ func newColumns(now time.Time, results []pipeline.Result) columns {
 		if !r.StartedAt.IsZero() {
 			c.startedAgo[i] = max(0, now.Sub(r.StartedAt).Seconds())
 		}
+		c.counts[i] = counts(r)
 	}
 	return c
+}
+
+// counts is 1 for an attempt that was made, and 0 for one that its beginning has counted. Where the destination refused a
+// message through no fault of it, the attempt does not count, and what its beginning counted comes off again.
+func counts(r *pipeline.Result) int32 {
+	switch {
+	case r.Status == pipeline.Released && r.Begun:
+		return -1
+	case r.Status == pipeline.Released || r.StartedAt.IsZero() || r.Begun:
+		return 0
+	}
+	return 1
+}
+
+const beginSQL = `update outbox set attempts = attempts + 1 where message_id = $1 and lease_token = $2`
+
+// Begin counts an attempt before it is made, for a message that may be what kills its worker. It reports false where the
+// lease has passed to another.
+func (q *Queue) Begin(ctx context.Context, lease *pipeline.Lease) (held bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, q.cfg.timeout())
+	defer cancel()
+	tag, err := q.pool.Exec(ctx, beginSQL, lease.ID, lease.Token)
+	if err != nil {
+		return false, q.failed("begin", err)
+	}
+	return tag.RowsAffected() == 1, nil
 }

@@ -29,7 +29,7 @@ func TestFinishRecords(t *testing.T) {
 		"sent 1 now done none",
 		"failed 1 later open HTTP 503",
 		"dead 1 now done HTTP 410",
-		"skipped 1 now done none",
+		"skipped 0 now done none",
 		"pending 0 now open none",
 	} {
 		got := value(t, pool, `select concat_ws(' ', status, attempts, case
@@ -54,8 +54,8 @@ func TestExpiredLeaseChangesNothing(t *testing.T) {
 	exec(t, pool, `update outbox set locked_until = now() - interval '1 second'`)
 	fromTheBeginning(q)
 	again := claim(t, q, "crm", 1)
-	if len(again) != 1 || again[0].Attempt != 2 || again[0].IdempotencyKey != old.IdempotencyKey {
-		t.Fatalf("after its lease ran out the message was claimed as %+v; want attempt 2 with the same key", again)
+	if len(again) != 1 || again[0].Attempt != 1 || again[0].Lost != 1 || again[0].IdempotencyKey != old.IdempotencyKey {
+		t.Fatalf("after its lease ran out the message was claimed as %+v; want attempt 1 with the same key, after one lost lease", again)
 	}
 	row := `select o::text from outbox o`
 	before := value(t, pool, row)
@@ -92,6 +92,55 @@ func TestExpiredLeaseThatNobodyTookRecords(t *testing.T) {
 	if got := value(t, pool, `select status from outbox`); got != "sent" {
 		t.Errorf("status = %s; want sent", got)
 	}
+}
+
+// A lease that ran out without a result counts no attempt. From then on attempts are counted before they begin, and once.
+func TestLostLeaseCountsNoAttempt(t *testing.T) {
+	pool := pgtest.New(t)
+	q := newQueue(t, pool)
+	insert(t, pool, "crm", 1)
+	next := func(wantAttempt, wantLost int) pipeline.Lease {
+		t.Helper()
+		exec(t, pool, `update outbox set locked_until = now() - interval '1 second' where locked_until is not null`)
+		exec(t, pool, `update outbox set run_after = now()`)
+		fromTheBeginning(q)
+		leases := claim(t, q, "crm", 1)
+		if len(leases) != 1 || leases[0].Attempt != wantAttempt || leases[0].Lost != wantLost {
+			t.Fatalf("claimed %+v; want attempt %d after %d lost leases", leases, wantAttempt, wantLost)
+		}
+		return leases[0]
+	}
+	begin := func(l pipeline.Lease, want bool) {
+		t.Helper()
+		if held, err := q.Begin(t.Context(), &l); err != nil || held != want {
+			t.Fatalf("Begin = %t, %v; want %t", held, err, want)
+		}
+	}
+	finish(t, q, result(next(1, 0), pipeline.Released))
+	old := next(1, 0)
+	next(1, 1)
+	lease := next(1, 2)
+	begin(old, false)
+	begin(lease, true)
+	lease = next(2, 3) // its worker died in the attempt
+	begin(lease, true)
+	held := result(lease, pipeline.Released) // the destination refused it, through no fault of the message
+	held.Begun = true
+	finish(t, q, held)
+	lease = next(2, 3)
+	begin(lease, true)
+	failed := result(lease, pipeline.Failed)
+	failed.Begun = true
+	finish(t, q, failed)
+	lease = next(3, 3)
+	finish(t, q, result(lease, pipeline.Dead))
+	if got := value(t, pool, `select concat_ws(' ', status, attempts, lost_leases) from outbox`); got != "dead 3 3" {
+		t.Errorf("message = %s; want dead 3 3", got)
+	}
+	if _, _, err := Retry(t.Context(), pool, Filter{}, 0, 1); err != nil {
+		t.Fatal(err)
+	}
+	next(1, 0)
 }
 
 // Every attempt is noted, and nothing that was none.

@@ -180,6 +180,7 @@ with picked as materialized (
 update outbox
 set status = case when status in ('pending', 'failed') then status else 'pending' end,
     attempts = case when status in ('pending', 'failed') then attempts else 0 end,
+    lost_leases = case when status in ('pending', 'failed') then lost_leases else 0 end,
     redrives = redrives + case when status in ('pending', 'failed') then 0 else 1 end,
     run_after = now(), finished_at = null, locked_until = null, lease_token = null,
     attempt_started_at = null, attempt_seconds = null, attempt_http_status = null

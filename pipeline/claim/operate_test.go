@@ -102,7 +102,7 @@ func TestRetry(t *testing.T) {
 	if err != nil || n != 1 {
 		t.Fatalf("Retry after %d = %d, %v; want the fifth: the fourth is leased", last, n, err)
 	}
-	for i, want := range []string{"pending 0 1", "failed 1 0", "pending 0 1", "pending 1 0", "pending 0 0"} {
+	for i, want := range []string{"pending 0 1", "failed 1 0", "pending 0 1", "pending 0 0", "pending 0 0"} {
 		if got := value(t, pool, `select concat_ws(' ', status, attempts, redrives) from outbox
 			where dedupe_key = 'crm:' || $1`, fmt.Sprint(i+1)); got != want {
 			t.Errorf("message %d = %s; want %s", i+1, got, want)

@@ -42,7 +42,7 @@ func TestPlans(t *testing.T) {
 				make([]float64, 500)),
 			"finish": explain(t, pool, finishSQL, ids, tokens, make([]string, 500), make([]float64, 500),
 				make([]string, 500),
-				make([]int32, 500), make([]float64, 500), make([]float64, 500)),
+				make([]int32, 500), make([]float64, 500), make([]float64, 500), make([]int32, 500)),
 		} {
 			if !byKey.MatchString(plan) || strings.Contains(plan, "Seq Scan on outbox ") {
 				t.Errorf("%s, %s, is not planned as lookups by key:\n%s", name, state, plan)

@@ -90,10 +90,11 @@ with due as materialized (
     ) o
 )
 update outbox
-set locked_until = now() + $3::float8 * interval '1 second', lease_token = $4, attempts = attempts + 1
+set locked_until = now() + $3::float8 * interval '1 second', lease_token = $4,
+    lost_leases = lost_leases + case when lease_token is null then 0 else 1 end
 where message_id = any (array(select message_id from due))
 returning message_id, tenant_id, type, subject_key, idempotency_key, destination, payload::text, headers,
-    rule_id is not null, created_at, attempts, redrives, run_after`
+    rule_id is not null, created_at, attempts + 1, redrives, lost_leases, run_after`
 
 // Claim leases at most want.Room due messages of each destination, in the order of message ids. It names a destination
 // once. It returns as soon as they are committed, or with the error, after which nothing is known to be leased:
@@ -128,7 +129,7 @@ func (q *Queue) Claim(ctx context.Context, wants []pipeline.Want) ([]pipeline.Le
 	scan := func(row pgx.CollectableRow) (pipeline.Lease, error) {
 		l = pipeline.Lease{Token: token, Until: start.Add(q.cfg.Lease)}
 		err := row.Scan(&l.ID, &l.Tenant, &l.Type, &l.SubjectKey, &l.IdempotencyKey, &l.Destination, &l.Payload,
-			&l.Headers, &l.Rule, &l.CreatedAt, &l.Attempt, &l.Redrives, &runAfter)
+			&l.Headers, &l.Rule, &l.CreatedAt, &l.Attempt, &l.Redrives, &l.Lost, &runAfter)
 		e := ends[l.Destination]
 		if err == nil && (runAfter.After(e.time) || runAfter.Equal(e.time) && l.ID > e.id) {
 			ends[l.Destination] = end{runAfter, l.ID}

@@ -60,6 +60,13 @@ func (b *breaker) enter(now time.Time) (ok, probe bool, wait time.Duration) {
 	return true, true, 0
 }
 
+// cancel is leave for a message that had entered and was not sent after all.
+func (b *breaker) cancel(probe bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.probing = b.probing && !probe
+}
+
 // leave takes the result of a message that had entered: whether the destination did its part, and for how long it asked
 // to be left alone (0: it did not). It returns for how long the breaker opened with that (0: it did not). What was
 // under way when it opened does not count.

@@ -30,6 +30,8 @@ type Queue interface {
 	// Finish records results. late counts those that changed nothing, since the lease had run out and the message
 	// changed hands. After an error it is called again with the same results.
 	Finish(ctx context.Context, results []pipeline.Result) (late int, err error)
+	// Begin counts an attempt before it is made. It reports false where the lease has passed to another.
+	Begin(ctx context.Context, lease *pipeline.Lease) (held bool, err error)
 	// Extend makes leases last for as long as a new claim would, and returns the new ends, by message, of those that
 	// are still held. It reads the leases' ids and tokens only.
 	Extend(ctx context.Context, leases []pipeline.Lease) (map[int64]time.Time, error)
@@ -262,16 +264,14 @@ func (d *Dispatcher) send(l *lane) {
 // attempt sends one message, if its lease still allows it, and returns what came of it.
 func (d *Dispatcher) attempt(l *lane, lease *pipeline.Lease) pipeline.Result {
 	if lease.Attempt > l.d.attempts {
-		return pipeline.Result{Status: pipeline.Dead, Error: fmt.Sprintf(
-			"given up before attempt %d: only %d are allowed, and none of the last ones was recorded "+
-				"(its worker died, or its lease of %s ran out)",
-			lease.Attempt, l.d.attempts, d.lease)}
+		return pipeline.Result{Status: pipeline.Dead, Error: tooManyAttempts(lease, l.d.attempts)}
 	}
 	if l.limiter != nil && !d.pace(l) {
 		return pipeline.Result{Status: pipeline.Released}
 	}
 	now := time.Now()
-	if lease.Until.Sub(now) < l.d.timeout+LeaseMargin/2 {
+	lasts := func() bool { return lease.Until.Sub(now) >= l.d.timeout+LeaseMargin/2 }
+	if !lasts() {
 		return pipeline.Result{Status: pipeline.Released}
 	}
 	ok, probe, open := l.breaker.enter(now)
@@ -279,10 +279,18 @@ func (d *Dispatcher) attempt(l *lane, lease *pipeline.Lease) pipeline.Result {
 		// Spread over a fifth more, so that not all come back at once.
 		return pipeline.Result{Status: pipeline.Released, RetryIn: open + time.Duration(rand.Float64()*float64(open)/5)}
 	}
+	begun := lease.Lost > 0
+	if begun {
+		held, err := d.queue.Begin(context.Background(), lease)
+		if now = time.Now(); err != nil || !held || !lasts() {
+			l.breaker.cancel(probe)
+			return pipeline.Result{Status: pipeline.Released, Begun: err == nil && held, RetryIn: lastBackoff}
+		}
+	}
 	a := l.sink.send(lease, now, now.Add(l.d.timeout))
 	end := time.Now()
 	pause := min(a.pause(end), l.d.maxRetryAfter)
-	r := pipeline.Result{HTTPStatus: a.status, StartedAt: now, Latency: end.Sub(now)}
+	r := pipeline.Result{HTTPStatus: a.status, StartedAt: now, Latency: end.Sub(now), Begun: begun}
 	if a.err != nil && d.aborted.Load() {
 		r.Status, r.Error = pipeline.Failed, "interrupted: the process stopped before the answer came"
 		return r
@@ -293,7 +301,7 @@ func (d *Dispatcher) attempt(l *lane, lease *pipeline.Lease) pipeline.Result {
 		d.log.Warn("deliver: circuit breaker opened", "destination", l.d.Name, "for", opened, "after", a.summary())
 	}
 	if a.hold > 0 {
-		return pipeline.Result{Status: pipeline.Released, RetryIn: a.hold}
+		return pipeline.Result{Status: pipeline.Released, RetryIn: a.hold, Begun: begun}
 	}
 	r.Status, r.Error = classify(l.d, lease.Attempt, a)
 	r.Error = clean(r.Error, l.d.secrets)
@@ -305,6 +313,15 @@ func (d *Dispatcher) attempt(l *lane, lease *pipeline.Lease) pipeline.Result {
 	}
 	l.seconds.Observe(r.Latency.Seconds())
 	return r
+}
+
+// tooManyAttempts is the error of a message that has none left. Where leases were lost it may be what killed the workers.
+func tooManyAttempts(lease *pipeline.Lease, most int) string {
+	if lease.Lost == 0 {
+		return fmt.Sprintf("given up before attempt %d: only %d are allowed", lease.Attempt, most)
+	}
+	return fmt.Sprintf("given up before attempt %d: only %d are allowed, and its workers died (or their leases ran out) "+
+		"%d times before a result was recorded", lease.Attempt, most, lease.Lost)
 }
 
 // pace waits for the destination's rate. It reports false when the process stops first.

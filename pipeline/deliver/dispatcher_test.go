@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -142,12 +143,35 @@ func TestTooManyClaimsAreDead(t *testing.T) {
 	url := receiver(t, func(http.ResponseWriter, *http.Request) { t.Error("it was sent") })
 	q := &fakeQueue{lease: time.Minute}
 	q.add("crm", 1)
-	q.due[0].Attempt = 6
+	q.due[0].Attempt, q.due[0].Lost = 6, 6
 	start(t, DefaultConfig(), destinations(t, hook("crm", url)), q)
 	pgtest.Eventually(t, "recorded", func() bool { return len(q.recorded()) == 1 })
 	if r := q.recorded()[0]; r.Status != pipeline.Dead || !strings.Contains(r.Error,
-		"before attempt 7: only 6 are allowed") || !r.StartedAt.IsZero() {
+		"before attempt 7: only 6 are allowed, and its workers died") || !r.StartedAt.IsZero() {
 		t.Errorf("result = %+v; want dead with the reason, unsent", r)
+	}
+}
+
+// What may have killed its worker is counted before it is sent; nothing else costs that statement.
+func TestSuspectsAreCountedBeforeTheyAreSent(t *testing.T) {
+	url := receiver(t, func(http.ResponseWriter, *http.Request) {})
+	q := &fakeQueue{lease: time.Minute, lost: map[int64]bool{3: true}}
+	q.add("crm", 3)
+	q.due[1].Lost, q.due[2].Lost = 1, 1
+	start(t, DefaultConfig(), destinations(t, hook("crm", url)), q)
+	pgtest.Eventually(t, "three results", func() bool { return len(q.recorded()) == 3 })
+	for _, r := range q.recorded() {
+		want := pipeline.Sent
+		if r.MessageID == 3 { // its lease has passed to another
+			want = pipeline.Released
+		}
+		if r.Status != want || r.Begun != (r.MessageID == 2) {
+			t.Errorf("message %d: %s, begun %t; want %s, begun only the second", r.MessageID, r.Status, r.Begun, want)
+		}
+	}
+	slices.Sort(q.begun)
+	if fmt.Sprint(q.begun) != "[2 3]" {
+		t.Errorf("begun: %v; want 2 and 3", q.begun)
 	}
 }
 

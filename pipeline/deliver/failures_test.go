@@ -153,8 +153,61 @@ func TestBlackHole(t *testing.T) {
 	stop()
 }
 
+// crash claims everything that is due, begins what is asked for, and dies.
+func crash(t *testing.T, pool *pgxpool.Pool, begin bool) {
+	t.Helper()
+	q, err := claim.New(claim.DefaultConfig(), pool, claim.NewMetrics(prometheus.NewRegistry()),
+		slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	leases, err := q.Claim(t.Context(), []pipeline.Want{{Destination: "crm", Room: 100}})
+	if err != nil || len(leases) == 0 {
+		t.Fatalf("claimed %d, %v", len(leases), err)
+	}
+	if begin {
+		for i := range leases {
+			if held, err := q.Begin(t.Context(), &leases[i]); err != nil || !held {
+				t.Fatalf("Begin = %t, %v", held, err)
+			}
+		}
+	}
+	exec(t, pool, `update outbox set locked_until = now() - interval '1 second' where locked_until is not null`)
+}
+
+// Workers die again and again with messages that they have not begun: each of those is sent, however few attempts it has.
+func TestCrashLoopKillsNoMessageThatWasNeverSent(t *testing.T) {
+	pool := pgtest.New(t)
+	url, keys := counting(t, 0)
+	insert(t, pool, 8)
+	for range 10 {
+		crash(t, pool, false)
+	}
+	run(t, pool, hook(t, url, "attempts: 2"), claim.DefaultConfig(), prometheus.NewRegistry())
+	until(t, pool, 8, `select count(*) from outbox where status = 'sent' and attempts = 1 and lost_leases = 10`)
+	if n := len(keys()); n != 8 {
+		t.Errorf("%d messages arrived; want 8", n)
+	}
+}
+
+// A message that kills its worker each time is begun as often as attempts allow, and not for ever.
+func TestMessageThatKillsItsWorkersIsDead(t *testing.T) {
+	pool := pgtest.New(t)
+	url, keys := counting(t, 0)
+	insert(t, pool, 1)
+	crash(t, pool, false) // the first attempt is not on record
+	crash(t, pool, true)
+	crash(t, pool, true)
+	run(t, pool, hook(t, url, "attempts: 2"), claim.DefaultConfig(), prometheus.NewRegistry())
+	until(t, pool, 1, `select count(*) from outbox where status = 'dead' and attempts = 2
+		and last_error like 'given up before attempt 3: only 2 are allowed, and its workers died%'`)
+	if n := len(keys()); n != 0 {
+		t.Errorf("%d messages arrived; want none", n)
+	}
+}
+
 // A node that dies with hundreds of messages in its hands: all of them are delivered by another one when the lease
-// ends, each in its second attempt.
+// ends, none of which has lost an attempt.
 func TestDeadNodeIsTakenOver(t *testing.T) {
 	const messages = 300
 	pool := pgtest.New(t)
@@ -171,7 +224,7 @@ func TestDeadNodeIsTakenOver(t *testing.T) {
 		t.Fatalf("claimed %d, %v", len(leases), err)
 	}
 	run(t, pool, hook(t, url), claim.DefaultConfig(), prometheus.NewRegistry())
-	until(t, pool, messages, `select count(*) from outbox where status = 'sent' and attempts = 2`)
+	until(t, pool, messages, `select count(*) from outbox where status = 'sent' and attempts = 1 and lost_leases = 1`)
 	if n := len(keys()); n != messages {
 		t.Errorf("%d messages arrived; want %d", n, messages)
 	}

@@ -71,6 +71,7 @@ type fakeQueue struct {
 	lost     map[int64]bool // messages that another worker took
 	extended int
 	finishes int
+	begun    []int64
 }
 
 func (q *fakeQueue) Claim(_ context.Context, wants []pipeline.Want) ([]pipeline.Lease, error) {
@@ -109,6 +110,14 @@ func (q *fakeQueue) Finish(_ context.Context, results []pipeline.Result) (int, e
 	}
 	q.results = append(q.results, results...)
 	return 0, nil
+}
+
+// Begin counts as the outbox does.
+func (q *fakeQueue) Begin(_ context.Context, lease *pipeline.Lease) (bool, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.begun = append(q.begun, lease.ID)
+	return !q.lost[lease.ID], nil
 }
 
 func (q *fakeQueue) Extend(_ context.Context, leases []pipeline.Lease) (map[int64]time.Time, error) {
