@@ -63,7 +63,10 @@ with result as (
         locked_until = null,
         lease_token = null,
         finished_at = case when r.status in ('sent', 'dead', 'skipped') then now() end,
-        last_error = case r.status when 'released' then o.last_error when 'sent' then null else nullif(r.error, '') end,
+        last_error = case r.status
+            when 'released' then coalesce(nullif(r.error, ''), o.last_error)
+            when 'sent' then null
+            else nullif(r.error, '') end,
         attempt_started_at = case
             when r.status = 'sent' and r.started_ago >= 0 then now() - r.started_ago * interval '1 second' end,
         attempt_seconds = case when r.status = 'sent' and r.started_ago >= 0 then r.latency end,

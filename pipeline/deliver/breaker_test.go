@@ -23,10 +23,10 @@ func TestBreaker(t *testing.T) {
 		}
 		return probe
 	}
-	leave := func(probe, well bool, pause, want time.Duration) {
+	leave := func(probe bool, r result, pause, want time.Duration) {
 		t.Helper()
-		if got := b.leave(now, probe, well, pause); got != want {
-			t.Fatalf("leave(probe %t, well %t, pause %s) opened for %s; want %s", probe, well, pause, got, want)
+		if got := b.leave(now, probe, r, pause, 64); got != want {
+			t.Fatalf("leave(probe %t, %d, pause %s) opened for %s; want %s", probe, r, pause, got, want)
 		}
 	}
 	room := func(want int) {
@@ -35,12 +35,12 @@ func TestBreaker(t *testing.T) {
 			t.Fatalf("room = %d; want %d", got, want)
 		}
 	}
-	for _, well := range []bool{false, false, true, false, false} { // never three in a row
-		leave(enter(true, 0), well, 0, 0)
+	for _, r := range []result{failed, failed, well, failed, failed} { // never three in a row
+		leave(enter(true, 0), r, 0, 0)
 	}
 	room(50)
-	leave(enter(true, 0), false, 0, 10*time.Second)
-	leave(false, false, 0, 0) // was on its way when it opened
+	leave(enter(true, 0), failed, 0, 10*time.Second)
+	leave(false, failed, 0, 0) // was on its way when it opened
 	room(0)
 	enter(false, 10*time.Second)
 	now = now.Add(10 * time.Second)
@@ -50,26 +50,61 @@ func TestBreaker(t *testing.T) {
 	}
 	room(0)
 	enter(false, time.Second) // one probe at a time
-	leave(true, false, 0, 20*time.Second)
+	leave(true, failed, 0, 20*time.Second)
 	now = now.Add(20 * time.Second)
-	leave(enter(true, 0), false, 0, 30*time.Second)
+	leave(enter(true, 0), failed, 0, 30*time.Second)
 	now = now.Add(30 * time.Second)
-	leave(enter(true, 0), true, 0, 0)
+	leave(enter(true, 0), well, 0, 0)
 	room(50)
-	leave(enter(true, 0), false, 7*time.Second, 7*time.Second) // it asked for a pause
+	leave(enter(true, 0), asked, 7*time.Second, 7*time.Second) // it asked for a pause
 	now = now.Add(7 * time.Second)
-	leave(enter(true, 0), true, 0, 0)
+	leave(enter(true, 0), asked, 7*time.Second, 7*time.Second) // and for another, no longer one
+	now = now.Add(7 * time.Second)
+	leave(enter(true, 0), well, 0, 0)
 	room(50)
+}
+
+// After a request to be left alone one message is in flight, then two when it succeeded, three when both did, and so on.
+func TestFewInFlightAfterARequestToBeLeftAlone(t *testing.T) {
+	b, now := breaker{}, time.Now()
+	senders := func(want int) {
+		t.Helper()
+		if got := b.senders(now, 5); got != want {
+			t.Fatalf("%d senders may run; want %d", got, want)
+		}
+	}
+	senders(5)
+	b.leave(now, false, asked, time.Second, 5)
+	senders(0)
+	if got := b.capacity(100); got != 4 {
+		t.Errorf("%d messages may be held; want 4", got)
+	}
+	now = now.Add(time.Second)
+	senders(1)
+	_, probe, _ := b.enter(now)
+	b.leave(now, probe, well, 0, 5)
+	for n := 2; n < 5; n++ {
+		senders(n)
+		for range n {
+			b.leave(now, false, well, 0, 5)
+		}
+	}
+	senders(5)
+	if b.busy.Load() || b.capacity(100) != 100 {
+		t.Errorf("with all senders at work the breaker still limits them")
+	}
+	b.leave(now, false, asked, time.Minute, 5)
+	senders(5) // to give back what would wait for long
 }
 
 func TestBreakerThatIsOffOpensOnRequestOnly(t *testing.T) {
 	b, now := breaker{}, time.Now()
 	for range 1000 {
-		if opened := b.leave(now, false, false, 0); opened != 0 {
+		if opened := b.leave(now, false, failed, 0, 64); opened != 0 {
 			t.Fatalf("opened for %s without a breaker", opened)
 		}
 	}
-	if opened := b.leave(now, false, false, time.Second); opened != time.Second {
+	if opened := b.leave(now, false, asked, time.Second, 64); opened != time.Second {
 		t.Fatalf("opened for %s; want the second it asked for", opened)
 	}
 }
@@ -154,8 +189,13 @@ func TestRetryAfterIsHonouredWithinBounds(t *testing.T) {
 	pgtest.Eventually(t, "three results", func() bool { return len(q.recorded()) == 3 })
 	want := map[int64]time.Duration{1: 40 * time.Second, 2: 10 * time.Minute, 3: 25 * time.Second}
 	for _, r := range q.recorded() {
-		if r.RetryIn != want[r.MessageID] {
-			t.Errorf("message %d: next try in %s; want %s", r.MessageID, r.RetryIn, want[r.MessageID])
+		least, most, status := want[r.MessageID], want[r.MessageID]*6/5, pipeline.Released
+		if r.MessageID == 3 { // it asked for nothing
+			most, status = least, pipeline.Failed
+		}
+		if r.RetryIn < least || r.RetryIn > most || r.Status != status || !strings.Contains(r.Error, "HTTP 503") {
+			t.Errorf("message %d: %s, %q, next try in %s; want %s, HTTP 503, in %s to %s", r.MessageID, r.Status, r.Error,
+				r.RetryIn, status, least, most)
 		}
 	}
 }
@@ -201,7 +241,8 @@ func TestLeasesAreExtended(t *testing.T) {
 	l := d.lanes["crm"]
 	leases, _ := q.Claim(t.Context(), []pipeline.Want{{Destination: "crm", Room: 2}})
 	d.held.Add(2)
-	l.add(leases, 2, func(*lane) {})
+	l.start = func(*lane) {}
+	l.add(leases, 2)
 	var at term
 	first, _, _ := l.next(&at)
 	d.extendLane(t.Context(), l, time.Now().Add(time.Hour))

@@ -40,13 +40,7 @@ func classify(d *Destination, attempt int, a answer) (status pipeline.DeliverySt
 	case a.status >= 200 && a.status <= 299:
 		return pipeline.Sent, ""
 	default:
-		reason = fmt.Sprintf("HTTP %d", a.status)
-		switch {
-		case a.location != "":
-			reason += ", to " + a.location + "; redirects are not followed: configure that address, if it is right"
-		case a.body != "":
-			reason += ": " + a.body
-		}
+		reason = a.reason()
 		final = a.status >= 300 && a.status <= 499 && a.status != 408 && a.status != 425 && a.status != 429 &&
 			!d.retryStatus[a.status]
 	}
@@ -87,10 +81,33 @@ func clean(reason string, secrets []string) string {
 	return reason[:cut]
 }
 
-// well reports whether a destination did its part in an attempt: it answered, and not with a failure of its own. The
-// breaker counts by it.
+// says is what an answer says about its destination; pause is how long that asked to be left alone. 429 and 503 with a
+// Retry-After, and what is held, are not about the message.
+func (a answer) says(pause time.Duration) result {
+	switch {
+	case a.hold > 0 || pause > 0 && (a.status == 429 || a.status == 503):
+		return asked
+	case a.well():
+		return well
+	}
+	return failed
+}
+
+// well reports whether a destination did its part in an attempt: it answered, and not with a failure of its own.
 func (a answer) well() bool {
 	return a.err == nil && a.hold == 0 && a.status < 500 && a.status != 408 && a.status != 425 && a.status != 429
+}
+
+// reason is a status, with what the answer adds to it, for people.
+func (a answer) reason() string {
+	reason := fmt.Sprintf("HTTP %d", a.status)
+	switch {
+	case a.location != "":
+		reason += ", to " + a.location + "; redirects are not followed: configure that address, if it is right"
+	case a.body != "":
+		reason += ": " + a.body
+	}
+	return reason
 }
 
 // summary is the answer in a word or two, for a log. It quotes nothing of it.

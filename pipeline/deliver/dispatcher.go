@@ -92,6 +92,8 @@ func New(cfg Config, ds Destinations, queue Queue, lease time.Duration, metrics 
 	}
 	for _, dest := range ds.list {
 		l := newLane(dest, dest.open(g), metrics)
+		l.freed = d.freed
+		l.start = func(l *lane) { d.senders.Go(func() { d.send(l) }) }
 		d.lanes[dest.Name] = l
 		d.order = append(d.order, l)
 	}
@@ -174,7 +176,7 @@ func (d *Dispatcher) claim(ctx, working context.Context) {
 		if wants := d.wants(turn); len(wants) > 0 {
 			leases, err := d.queue.Claim(working, wants)
 			if err == nil {
-				d.spread(leases, wants)
+				d.hand(leases, wants)
 				backoff = firstBackoff
 				continue
 			}
@@ -224,8 +226,8 @@ func (d *Dispatcher) wants(turn int) (wants []pipeline.Want) {
 	return wants
 }
 
-// spread hands leases to their lanes.
-func (d *Dispatcher) spread(leases []pipeline.Lease, wants []pipeline.Want) {
+// hand gives leases to their lanes.
+func (d *Dispatcher) hand(leases []pipeline.Lease, wants []pipeline.Want) {
 	byLane := make(map[string][]pipeline.Lease, len(wants))
 	for _, w := range wants {
 		byLane[w.Destination] = make([]pipeline.Lease, 0, min(len(leases), w.Room))
@@ -239,7 +241,7 @@ func (d *Dispatcher) spread(leases []pipeline.Lease, wants []pipeline.Want) {
 	d.held.Add(int64(len(leases)))
 	d.bytes.Add(int64(bytes))
 	for _, w := range wants {
-		d.lanes[w.Destination].add(byLane[w.Destination], w.Room, func(l *lane) { d.senders.Go(func() { d.send(l) }) })
+		d.lanes[w.Destination].add(byLane[w.Destination], w.Room)
 	}
 }
 
@@ -276,8 +278,7 @@ func (d *Dispatcher) attempt(l *lane, lease *pipeline.Lease) pipeline.Result {
 	}
 	ok, probe, open := l.breaker.enter(now)
 	if !ok {
-		// Spread over a fifth more, so that not all come back at once.
-		return pipeline.Result{Status: pipeline.Released, RetryIn: open + time.Duration(rand.Float64()*float64(open)/5)}
+		return pipeline.Result{Status: pipeline.Released, RetryIn: spread(open)}
 	}
 	begun := lease.Lost > 0
 	if begun {
@@ -289,30 +290,57 @@ func (d *Dispatcher) attempt(l *lane, lease *pipeline.Lease) pipeline.Result {
 	}
 	a := l.sink.send(lease, now, now.Add(l.d.timeout))
 	end := time.Now()
-	pause := min(a.pause(end), l.d.maxRetryAfter)
 	r := pipeline.Result{HTTPStatus: a.status, StartedAt: now, Latency: end.Sub(now), Begun: begun}
 	if a.err != nil && d.aborted.Load() {
 		r.Status, r.Error = pipeline.Failed, "interrupted: the process stopped before the answer came"
 		return r
 	}
-	leaveAlone := max(a.hold, min(pause, l.d.breaker.maxPause))
-	if opened := l.breaker.leave(end, probe, a.well(), leaveAlone); opened > 0 {
-		l.openings.Inc()
-		d.log.Warn("deliver: circuit breaker opened", "destination", l.d.Name, "for", opened, "after", a.summary())
-	}
-	if a.hold > 0 {
-		return pipeline.Result{Status: pipeline.Released, RetryIn: a.hold, Begun: begun}
+	pause := min(a.pause(end), l.d.maxRetryAfter)
+	said := a.says(pause)
+	d.leave(l, said, a, end, probe, pause)
+	l.seconds.Observe(r.Latency.Seconds())
+	if said == asked {
+		return pipeline.Result{
+			Status:  pipeline.Released,
+			Error:   clean("not taken now: "+a.reason(), l.d.secrets),
+			RetryIn: spread(max(a.hold, pause, minWait)),
+			Begun:   begun,
+		}
 	}
 	r.Status, r.Error = classify(l.d, lease.Attempt, a)
 	r.Error = clean(r.Error, l.d.secrets)
 	if r.Status == pipeline.Failed {
 		r.RetryIn = l.d.retry.wait(lease.Attempt)
 		if pause > 0 {
-			r.RetryIn = max(pause, minWait)
+			r.RetryIn = spread(max(pause, minWait))
 		}
 	}
-	l.seconds.Observe(r.Latency.Seconds())
 	return r
+}
+
+// leave tells the lane's breaker what an attempt said about the destination.
+func (d *Dispatcher) leave(l *lane, said result, a answer, end time.Time, probe bool, pause time.Duration) {
+	leaveAlone := min(pause, l.d.breaker.maxPause)
+	if a.hold > 0 {
+		leaveAlone = a.hold
+	}
+	opened := l.breaker.leave(end, probe, said, leaveAlone, l.d.concurrency)
+	if opened == 0 {
+		l.grow()
+		return
+	}
+	l.openings.Inc()
+	d.log.Warn("deliver: circuit breaker opened", "destination", l.d.Name, "for", opened, "after", a.summary())
+	surplus := l.surplus()
+	for i := range surplus {
+		d.done(l, &surplus[i], pipeline.Result{Status: pipeline.Released, RetryIn: spread(opened)})
+	}
+	l.reopenIn(opened)
+}
+
+// spread adds up to a fifth to a wait, so that not all come back at once.
+func spread(wait time.Duration) time.Duration {
+	return wait + time.Duration(rand.Float64()*float64(wait)/5)
 }
 
 // tooManyAttempts is the error of a message that has none left. Where leases were lost it may be what killed the workers.

@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
 
+	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -23,8 +24,12 @@ type lane struct {
 	heldGauge, inFlightGauge prometheus.Gauge
 
 	limiter *rate.Limiter // nil: no limit
+	start   func(*lane)   // starts a sender
+	freed   chan struct{} // wakes the claimer
 
 	mu      sync.Mutex
+	reopen  *time.Timer // runs while the breaker is open
+	stopped bool        // nothing is sent any more but what is under way
 	waiting []pipeline.Lease
 	sending map[*term]struct{} // what senders have
 	senders int
@@ -68,22 +73,26 @@ func (l *lane) room() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	free := l.freeLocked()
-	if l.d.paused || !l.more && !l.dirty || l.more && free < (l.d.capacity()+1)/2 {
+	if l.d.paused || !l.more && !l.dirty || l.more && free < (l.capacity()+1)/2 {
 		return 0
 	}
 	return l.breaker.room(time.Now(), free, l.held)
 }
 
+// capacity is how many messages may be held at this time.
+func (l *lane) capacity() int { return l.breaker.capacity(l.d.capacity()) }
+
 // freeLocked is the room for messages that are to be sent. Those that were sent and not recorded yet have some room of
 // their own, so that recording them in bulk holds nobody up; but only some: the database may be away.
 func (l *lane) freeLocked() int {
-	capacity := l.d.capacity()
+	capacity := l.capacity()
 	return min(capacity-len(l.waiting)-l.senders, 4*capacity-l.held)
 }
 
-// add takes leases that were claimed with the given room, and keeps the slice; it starts senders for them with start.
-func (l *lane) add(leases []pipeline.Lease, room int, start func(*lane)) {
+// add takes leases that were claimed with the given room, and keeps the slice; it starts senders for them.
+func (l *lane) add(leases []pipeline.Lease, room int) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.more, l.dirty, l.asked = len(leases) >= room, false, false
 	l.held += len(leases)
 	if len(l.waiting) == 0 {
@@ -91,19 +100,67 @@ func (l *lane) add(leases []pipeline.Lease, room int, start func(*lane)) {
 	} else {
 		l.waiting = append(l.waiting, leases...)
 	}
-	n := min(len(l.waiting), l.d.concurrency-l.senders)
-	l.senders += n
 	l.heldGauge.Set(float64(l.held))
-	l.inFlightGauge.Set(float64(l.senders))
-	l.mu.Unlock()
+	l.startLocked()
+}
+
+// startLocked starts as many senders as there are messages for, and as the breaker allows.
+func (l *lane) startLocked() {
+	n := min(len(l.waiting), l.breaker.senders(time.Now(), l.d.concurrency)-l.senders)
 	for range n {
-		start(l)
+		l.senders++
+		l.start(l)
 	}
+	l.inFlightGauge.Set(float64(l.senders))
+}
+
+// grow starts a sender where one more may run than do.
+func (l *lane) grow() {
+	if !l.breaker.busy.Load() {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.stopped {
+		l.startLocked()
+	}
+}
+
+// reopenIn goes on after the breaker was opened for a while.
+func (l *lane) reopenIn(pause time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.reopen != nil {
+		l.reopen.Stop()
+	}
+	if l.stopped {
+		return
+	}
+	l.reopen = time.AfterFunc(pause, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.stopped {
+			return
+		}
+		l.dirty = true
+		l.startLocked()
+		wait.Nudge(l.freed)
+	})
+}
+
+// surplus takes away the waiting leases that are more than may be held at this time, the newest ones.
+func (l *lane) surplus() []pipeline.Lease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	most := min(l.capacity(), len(l.waiting))
+	taken := l.waiting[most:]
+	l.waiting = l.waiting[:most:most]
+	return taken
 }
 
 // wantsLocked reports, once for each claim, that the room which a claim waits for has become free.
 func (l *lane) wantsLocked() bool {
-	if !l.more || l.asked || l.freeLocked() < (l.d.capacity()+1)/2 {
+	if !l.more || l.asked || l.freeLocked() < (l.capacity()+1)/2 {
 		return false
 	}
 	l.asked = true
@@ -115,8 +172,11 @@ func (l *lane) wantsLocked() bool {
 func (l *lane) next(t *term) (lease pipeline.Lease, ok, claim bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.waiting) == 0 {
-		l.waiting = nil
+	few := l.breaker.busy.Load() && l.senders > l.breaker.senders(time.Now(), l.d.concurrency)
+	if len(l.waiting) == 0 || few {
+		if len(l.waiting) == 0 {
+			l.waiting = nil
+		}
 		delete(l.sending, t)
 		l.senders--
 		l.inFlightGauge.Set(float64(l.senders))
@@ -191,10 +251,14 @@ type term struct {
 	until time.Time
 }
 
-// empty takes every waiting lease away.
+// empty takes every waiting lease away, for good.
 func (l *lane) empty() []pipeline.Lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.stopped = true
+	if l.reopen != nil {
+		l.reopen.Stop()
+	}
 	waiting := l.waiting
 	l.waiting = nil
 	return waiting

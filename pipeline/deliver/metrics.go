@@ -41,7 +41,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return &Metrics{
 		seconds: seconds,
 		attempts: counters("attempts_total",
-			"Leases by how they ended: sent, failed (to be tried again), dead, released (not attempted).",
+			"Leases by how they ended: sent, failed (to be tried again), dead, released (no attempt counted).",
 			"destination", "result"),
 		held: gauges("held_messages",
 			"Messages that this process holds leases on: waiting for a sender, being sent, or waiting to be recorded.",

@@ -9,11 +9,13 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/time/rate"
 
 	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/pipeline/claim"
@@ -193,4 +195,59 @@ func TestNudge(t *testing.T) {
 	insert(t, pool, 1)
 	d.Nudge()
 	until(t, pool, 1, `select count(*) from outbox where status = 'sent'`)
+}
+
+// A receiver that takes so many messages a second, and answers 429 or 503 with Retry-After otherwise: all of them arrive at
+// about its rate, and none loses an attempt.
+func TestRateLimitIsSurvived(t *testing.T) {
+	for _, c := range []struct {
+		name, kind string
+		status     int
+	}{{"webhook 429", "webhook", 429}, {"webhook 503", "webhook", 503}, {"slack 429", "slack", 429}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			const messages, perSecond = 200, 20
+			limit := rate.NewLimiter(perSecond, perSecond)
+			var refused atomic.Int32
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if !limit.Allow() {
+					refused.Add(1)
+					w.Header().Set("Retry-After", "1")
+					w.WriteHeader(c.status)
+				}
+			}))
+			t.Cleanup(s.Close)
+			pool := pgtest.New(t)
+			insert(t, pool, messages)
+			ds := hook(t, s.URL)
+			if c.kind == "slack" {
+				var err error
+				ds, err = deliver.Parse("d", []byte("destinations: [{name: crm, type: slack, url_env: U, allow_private: true}]"),
+					func(string) (string, bool) { return s.URL + "/services/x", true })
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			began := time.Now()
+			node(t, pool, ds)
+			until(t, pool, messages, `select count(*) from outbox where status = 'sent' and attempts = 1`)
+			took, ideal := time.Since(began), time.Duration(messages-perSecond)*time.Second/perSecond
+			t.Logf("%d messages in %s, at best %s; %d requests were refused", messages, took, ideal, refused.Load())
+			if took > 3*ideal {
+				t.Errorf("%d messages took %s; at best it is %s", messages, took, ideal)
+			}
+			if n := value(t, pool, `select count(*)::text from outbox_attempts`); n != "0" {
+				t.Errorf("%s attempts that failed are on record; want none", n)
+			}
+		})
+	}
+}
+
+// value returns the one text that a query selects.
+func value(t *testing.T, pool *pgxpool.Pool, sql string) (s string) {
+	t.Helper()
+	if err := pool.QueryRow(t.Context(), sql).Scan(&s); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return s
 }
