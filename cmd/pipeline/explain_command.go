@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 
@@ -30,6 +31,7 @@ func explainCommand(ctx context.Context, args []string, env cli.Env) error {
 		"explain 12345")
 	tenant := fs.Int("tenant", 1, "`id` of the tenant that the event belongs to")
 	file := fs.String("rules", "", "rules `file` (default: the configured one)")
+	asJSON := fs.Bool("json", false, "print the story as JSON")
 	settings := databaseFlags(fs)
 	rest, err := cli.Parse(fs, args, 1)
 	if err != nil {
@@ -46,7 +48,7 @@ func explainCommand(ctx context.Context, args []string, env cli.Env) error {
 	if *file != "" {
 		cfg.evaluate.Rules = *file
 	}
-	x := explain.Explainer{Out: env.Stdout, Tenant: int32(*tenant)}
+	x := explain.Explainer{Tenant: int32(*tenant)}
 	if cfg.evaluate.Rules != "" {
 		known, err := knownNames(cfg)
 		if err != nil {
@@ -58,6 +60,15 @@ func explainCommand(ctx context.Context, args []string, env cli.Env) error {
 	}
 	return withDatabase(ctx, cfg, func(conn *pgx.Conn) error {
 		x.Conn = conn
-		return x.Explain(ctx, rest[0])
+		story, err := x.Explain(ctx, rest[0])
+		if err != nil {
+			return err
+		}
+		if *asJSON {
+			out := json.NewEncoder(env.Stdout)
+			out.SetIndent("", "  ")
+			return out.Encode(story)
+		}
+		return story.Print(env.Stdout)
 	})
 }

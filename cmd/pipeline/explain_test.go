@@ -1,12 +1,14 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/operate/explain"
 )
 
 // TestExplain: why did this fire, and why did that not, asked of a running pipeline.
@@ -65,6 +67,16 @@ func TestExplain(t *testing.T) {
 	}
 	check("big-2", "held back by a cooldown of 15m0s", "it has been over since ")
 	check("1", "Message 1 to sales", "decided by shop/big-purchase, version ", "sent at")
+	var story explain.Story
+	status, out, _ := runCommand(t, nil, "explain", "again", "--json", "--rules", "../../rules/shop.yaml", "--database-url", url)
+	if err := json.Unmarshal([]byte(out), &story); status != 0 || err != nil || len(story.Events) != 1 {
+		t.Fatalf("as JSON: status %d, %v\n%s", status, err, out)
+	}
+	for _, r := range story.Events[0].Rules {
+		if r.Rule == "shop/big-purchase" && (r.Held == nil || r.Held.Reason != explain.Duplicate || r.Held.By != 1) {
+			t.Errorf("held as %+v, want a duplicate of message 1", r.Held)
+		}
+	}
 	status, _, errOut := runCommand(t, nil, "explain", "unheard-of", "--database-url", url)
 	if status != 1 || !strings.Contains(errOut, "it never arrived") {
 		t.Errorf("exit status %d: %s", status, errOut)

@@ -1,0 +1,126 @@
+package explain
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/rules"
+)
+
+// madeSQL asks whether the rule made a message of the event.
+const madeSQL = `
+select exists (select from outbox where message_id >= $1 and tenant_id = $2 and rule_id = $3 and event_id = $4)`
+
+const rememberedSQL = `select exists (select from dedupe_keys where tenant_id = $1 and key_hash = $2)`
+
+// held works out what kept a match from becoming a message; nil where it became one.
+func (x *Explainer) held(ctx context.Context, e pipeline.Event, l rules.Look) (*Held, error) {
+	first, err := x.messageAt(ctx, e.ReceivedAt.Add(-max(l.Cooldown, l.CapPer)-clockSlack))
+	if err != nil {
+		return nil, err
+	}
+	var made bool
+	if err := x.Conn.QueryRow(ctx, madeSQL, first, x.Tenant, l.Rule, e.ID).Scan(&made); err != nil || made {
+		return nil, err
+	}
+	limited := l.Cooldown > 0 || l.CapMax > 0
+	if keyed := l.Ledger != (pipeline.UUID{}); keyed {
+		var remembered bool
+		if err := x.Conn.QueryRow(ctx, rememberedSQL, x.Tenant, l.Ledger).Scan(&remembered); err != nil {
+			return nil, err
+		}
+		if !remembered {
+			return &Held{Reason: NoDecision, Keyed: true}, nil
+		}
+		if h, err := x.duplicate(ctx, l); h != nil || err != nil {
+			return h, err
+		}
+	} else if !limited {
+		return &Held{Reason: NoDecision}, nil
+	}
+	if !limited {
+		return &Held{Reason: Pruned}, nil
+	}
+	h, err := x.heldBack(ctx, e, l, first)
+	if err != nil {
+		return nil, err
+	}
+	return h, x.digest(ctx, h, e, l)
+}
+
+const usedSQL = `
+select message_id, created_at from outbox where tenant_id = $1 and rule_id = $2 and dedupe_key = $3
+order by message_id limit 1`
+
+func (x *Explainer) duplicate(ctx context.Context, l rules.Look) (*Held, error) {
+	h := &Held{Reason: Duplicate}
+	err := x.Conn.QueryRow(ctx, usedSQL, x.Tenant, l.Rule, l.Key).Scan(&h.By, &h.At)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	return h, err
+}
+
+// grantsSQL finds what the subject was granted in the time before an event arrived: what its row still remembers, and
+// messages.
+const grantsSQL = `
+select at from (
+    select unnest(recent) as at from rule_subjects where tenant_id = $1 and rule_id = $2 and subject = $3
+    union
+    select created_at from outbox
+    where message_id >= $4 and tenant_id = $1 and rule_id = $5 and subject_key = $3 and event_id is not null) g
+where at > $6::timestamptz - $7::interval and at <= $6::timestamptz + $8::interval
+order by at desc`
+
+// aBatch is how long after its arrival a decision about an event may be made; another one in that moment may have been
+// before or after it.
+const aBatch = 5 * time.Second
+
+// heldBack finds which limit held a decision back, as far as what was granted before is still known.
+func (x *Explainer) heldBack(ctx context.Context, e pipeline.Event, l rules.Look, first int64) (*Held, error) {
+	rows, err := x.Conn.Query(ctx, grantsSQL, x.Tenant, l.StateKey, l.Subject, first, l.Rule, e.ReceivedAt,
+		max(l.Cooldown, l.CapPer), aBatch)
+	if err != nil {
+		return nil, err
+	}
+	granted, err := pgx.CollectRows(rows, pgx.RowTo[time.Time])
+	if err != nil {
+		return nil, err
+	}
+	var now time.Time
+	if err := x.Conn.QueryRow(ctx, `select now()`).Scan(&now); err != nil {
+		return nil, err
+	}
+	inCap := 0
+	for _, at := range granted {
+		if at.After(e.ReceivedAt.Add(-l.CapPer)) {
+			inCap++
+		}
+	}
+	switch {
+	case l.Cooldown > 0 && len(granted) > 0 && granted[0].After(e.ReceivedAt.Add(-l.Cooldown)):
+		until := granted[0].Add(l.Cooldown)
+		return &Held{Reason: Cooldown, At: &granted[0], Limit: l.Cooldown, Until: &until, Over: !until.After(now)}, nil
+	case l.CapMax > 0 && inCap >= l.CapMax:
+		return &Held{Reason: Cap, At: &granted[0], Limit: l.CapPer, Max: l.CapMax, Granted: inCap}, nil
+	}
+	return &Held{Reason: Limited}, nil
+}
+
+const digestSQL = `
+select suppressed, digest_due_at from rule_subjects
+where tenant_id = $1 and rule_id = $2 and subject = $3 and digest_due_at is not null
+    and suppressed_since <= $4::timestamptz + $5::interval`
+
+// digest adds when a digest tells of what was held back.
+func (x *Explainer) digest(ctx context.Context, h *Held, e pipeline.Event, l rules.Look) error {
+	err := x.Conn.QueryRow(ctx, digestSQL, x.Tenant, l.StateKey, l.Subject, e.ReceivedAt, aBatch).Scan(&h.Suppressed, &h.Digest)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	return err
+}
