@@ -13,7 +13,6 @@ import (
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/tenants"
 	"sluice.example/sluice/internal/yamlfile"
-	"sluice.example/sluice/operate/backtest"
 	"sluice.example/sluice/operate/rulelist"
 	"sluice.example/sluice/pipeline/deliver"
 	"sluice.example/sluice/pipeline/evaluate"
@@ -39,16 +38,8 @@ func rulesCommand(ctx context.Context, args []string, env cli.Env) error {
 	destinations := fs.String("destinations", "", "destinations `file` whose names send_to may use (default: the "+
 		"configured one)")
 	tenants := fs.String("tenants", "", "tenants `file` whose names rules may use (default: the configured one)")
-	var back backtest.Options
-	fs.StringVar(&back.From, "from", "", "backtest: `time` of arrival of the first event, or how long ago, like 7d "+
-		"(default 1d)")
-	fs.StringVar(&back.To, "to", "", "backtest: `time` of the end (default now)")
-	fs.StringVar(&back.Against, "against", "", "backtest: rules `file` to compare with (default: the configured one, "+
-		"if that is another)")
-	fs.IntVar(&back.Samples, "samples", 3, "backtest: sample `messages` to print of each rule")
-	fs.StringVar(&back.MaxLate, "max-late", "", "backtest: leave events out that happened so long before they arrived, "+
-		"like 2d; fewer days are read (default: none is left out)")
-	fs.BoolVar(&back.JSON, "json", false, "backtest: print the report as JSON")
+	var back backtestFlags
+	back.add(fs)
 	settings := databaseFlags(fs)
 	action, rest, err := cli.ParseAction(fs, args, map[string]int{"check": 1, "test": 1, "backtest": 1, "list": 0})
 	if err != nil {
@@ -87,10 +78,7 @@ func rulesCommand(ctx context.Context, args []string, env cli.Env) error {
 	case "test":
 		return testRules(file, known, env.Stdout)
 	}
-	if back.Against == "" && cfg.evaluate.Rules != file {
-		back.Against = cfg.evaluate.Rules
-	}
-	return withDatabase(ctx, cfg, func(conn *pgx.Conn) error { return backtest.Run(ctx, conn, back, file, known, env) })
+	return backtestRules(ctx, cfg, back, file, known, env)
 }
 
 // knownNames reads the names that rules may use, from the files that are configured.

@@ -148,7 +148,7 @@ select (select count(*) from outbox) + (select count(*) from dedupe_keys) + (sel
 		t.Errorf("the backtest changed the database: %d rows, then %d", before, after)
 	}
 	status, _, errOut = runCommand(t, nil, "rules", "backtest", lower, "--from", "yesterday", "--database-url", url)
-	if status != 2 || !strings.Contains(errOut, `"yesterday" is no time`) {
+	if status != 2 || !strings.Contains(errOut, `"yesterday" is not a time`) {
 		t.Errorf("exit status %d: %s", status, errOut)
 	}
 }

@@ -1,184 +1,135 @@
-// Package backtest replays stored events through rules, and compares rule sets.
+// Package backtest replays stored events through rules, and compares rule sets: what would have been decided, by day.
+//
+// It reads the events in one snapshot, read-only, in the order in which they arrived, and decides in memory on a
+// virtual clock, so it changes nothing. It begins as long before the period as the rules remember.
 package backtest
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/schollz/progressbar/v3"
 
-	"sluice.example/sluice/internal/cli"
-	"sluice.example/sluice/internal/duration"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/rules"
 	"sluice.example/sluice/pipeline/rules/replay"
 )
 
-// Options are the flags of "rules backtest".
+// Options say what to replay through what.
 type Options struct {
-	From, To string
-	Against  string
-	MaxLate  string
-	Samples  int
-	JSON     bool
-}
-
-// backtest is one run: the rules, and maybe others to compare with, on the same stored events.
-type backtest struct {
-	from, to   time.Time
-	set, other *rules.Set
-	samples    int
-	// maxLate bounds how late the events are that are looked at; 0 does not.
-	maxLate time.Duration
-	json    bool
-}
-
-func (o Options) period(now time.Time) (from, to time.Time, err error) {
-	read := func(name, text string, fallback time.Time) time.Time {
-		if text == "" {
-			return fallback
-		}
-		for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", time.DateOnly} {
-			if at, parseErr := time.ParseInLocation(layout, text, time.UTC); parseErr == nil {
-				return at.UTC()
-			}
-		}
-		if ago, durationErr := duration.Parse(text); durationErr == nil {
-			return now.Add(-ago)
-		}
-		err = errors.Join(err, fmt.Errorf("--%s: %q is no time: use 2026-11-30, 2026-11-30T12:00:00Z, or how long ago, like 7d", name, text))
-		return fallback
-	}
-	from, to = read("from", o.From, now.Add(-24*time.Hour)), read("to", o.To, now)
-	if err == nil && !from.Before(to) {
-		err = fmt.Errorf("--from (%s) is not before --to (%s)", from.Format(time.RFC3339), to.Format(time.RFC3339))
-	}
-	return from, to, err
-}
-
-// Run replays.
-func Run(ctx context.Context, conn *pgx.Conn, o Options, file string, known rules.Options, env cli.Env) error {
-	b := backtest{samples: o.Samples, json: o.JSON}
-	var err error
-	if o.MaxLate != "" {
-		if b.maxLate, err = duration.Parse(o.MaxLate); err != nil || b.maxLate <= 0 {
-			return cli.Usagef("--max-late: %q is no length of time like 2d", o.MaxLate)
-		}
-	}
-	if b.from, b.to, err = o.period(time.Now().UTC()); err != nil {
-		return cli.Usage(err)
-	}
-	if b.set, err = rules.Load(file, known); err != nil {
-		return fmt.Errorf("the rules have errors; see \"pipeline rules check %s\"", file)
-	}
-	if o.Against != "" {
-		if b.other, err = rules.Load(o.Against, known); err != nil {
-			return fmt.Errorf("the rules to compare with have errors; see \"pipeline rules check %s\"", o.Against)
-		}
-	}
-	return b.run(ctx, conn, env)
+	// From and To bound the period, by when events arrived.
+	From, To time.Time
+	// Set are the rules, Other those to compare with, or nil.
+	Set, Other *rules.Set
+	// Samples is the most messages to report of each rule.
+	Samples int
+	// MaxLate leaves events out that happened longer before they arrived; 0 leaves none out. It bounds which partitions
+	// are read.
+	MaxLate time.Duration
+	// Progress is told how many events were replayed, of how many. It may be nil.
+	Progress func(done, total int64)
 }
 
 // storedFromSQL reads every partition, since an event may be late by any time, unless $4 bounds that. The bound is a
 // value, and not worked out by PostgreSQL, which would lock all days before it knows which ones it leaves out.
 const storedFromSQL = `
-from events where received_at >= $1 and received_at < $2 and ($3::text[] is null or event_name = any($3))
-	and occurred_at >= $4::timestamptz`
+from events
+where received_at >= $1 and received_at < $2 and ($3::text[] is null or event_name = any($3))
+    and occurred_at >= $4::timestamptz`
 
-const storedEventsSQL = `
-select tenant_id, event_id, occurred_at, received_at, event_name, coalesce(anonymous_id, ''), coalesce(user_id, ''), coalesce(session_id, ''),
-	coalesce(page_url, ''), coalesce(referrer, ''), coalesce(user_agent, ''), coalesce(client_id, ''), properties` + storedFromSQL + `
-order by received_at, event_id`
+const countSQL = `select count(*)` + storedFromSQL
 
-// run replays the events in the order in which they arrived. It begins as long before from as the rules remember, and
-// reports only what is decided from then on.
-func (b *backtest) run(ctx context.Context, conn *pgx.Conn, env cli.Env) error {
-	sets := []*rules.Set{b.set}
-	if b.other != nil {
-		sets = append(sets, b.other)
+const eventsSQL = `select ` + pipeline.EventColumns + storedFromSQL + ` order by received_at, event_id`
+
+// Run replays.
+func Run(ctx context.Context, conn *pgx.Conn, o Options) (*Report, error) {
+	sets := []*rules.Set{o.Set}
+	if o.Other != nil {
+		sets = append(sets, o.Other)
 	}
-	names, memory := []string{}, time.Duration(0)
+	memory := time.Duration(0)
 	for _, s := range sets {
-		memory = max(memory, s.Reach(b.from))
-		own := s.Names()
-		if own == nil || names == nil {
-			names = nil
-			continue
-		}
-		names = append(names, own...)
+		memory = max(memory, s.Reach(o.From))
 	}
-	start := b.from.Add(-memory)
-	var replays []*replay.Run
+	b := backtest{Options: o, start: o.From.Add(-memory), names: names(sets)}
 	for _, s := range sets {
-		replays = append(replays, replay.New(s, start))
+		b.replays = append(b.replays, replay.New(s, b.start))
 	}
-	// Read-only: a backtest can change nothing.
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("rules backtest: %w", err)
 	}
 	defer tx.Rollback(context.WithoutCancel(ctx))
-	var total int64
-	if err := tx.QueryRow(ctx, "select count(*)"+storedFromSQL, start, b.to, names, b.earliest(start)).Scan(&total); err != nil {
-		return fmt.Errorf("rules backtest: count events: %w", err)
+	if err := tx.QueryRow(ctx, countSQL, b.arguments()...).Scan(&b.total); err != nil {
+		return nil, fmt.Errorf("rules backtest: count events: %w", err)
 	}
-	bar := progressbar.DefaultSilent(total)
-	if env.Terminal {
-		bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(env.Stderr), progressbar.OptionSetDescription("backtest"),
-			progressbar.OptionShowCount(), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish())
+	if err := b.feed(ctx, tx); err != nil {
+		return nil, fmt.Errorf("rules backtest: %w", err)
 	}
-	if err := b.feed(ctx, tx, start, names, replays, bar); err != nil {
-		return fmt.Errorf("rules backtest: %w", err)
+	for _, r := range b.replays {
+		r.Advance(o.To)
 	}
-	_ = bar.Finish()
-	for _, r := range replays {
-		r.Advance(b.to)
-	}
-	report := b.report(replays)
-	report.Events, report.RememberedFrom = total, start
-	if b.json {
-		out := json.NewEncoder(env.Stdout)
-		out.SetIndent("", "  ")
-		return out.Encode(report)
-	}
-	return report.print(env.Stdout)
+	return b.report(), nil
 }
 
-// earliest is the earliest time of an event of those that arrived since start.
-func (b *backtest) earliest(start time.Time) string {
-	if b.maxLate == 0 {
-		return "-infinity"
+// names are the events that the rules listen to, nil for all.
+func names(sets []*rules.Set) []string {
+	all := []string{}
+	for _, s := range sets {
+		own := s.Names()
+		if own == nil {
+			return nil
+		}
+		all = append(all, own...)
 	}
-	return start.Add(-b.maxLate).UTC().Format(time.RFC3339Nano)
+	return all
 }
 
-func (b *backtest) feed(ctx context.Context, tx pgx.Tx, start time.Time, names []string, replays []*replay.Run, bar *progressbar.ProgressBar) error {
-	rows, err := tx.Query(ctx, storedEventsSQL, start, b.to, names, b.earliest(start))
+// backtest is one run. The replays are those of Set and of Other.
+type backtest struct {
+	Options
+	start   time.Time
+	names   []string
+	total   int64
+	replays []*replay.Run
+}
+
+func (b *backtest) arguments() []any {
+	earliest := "-infinity"
+	if b.MaxLate > 0 {
+		earliest = b.start.Add(-b.MaxLate).UTC().Format(time.RFC3339Nano)
+	}
+	return []any{b.start, b.To, b.names, earliest}
+}
+
+// feed replays the stored events, those that arrived together as one batch.
+func (b *backtest) feed(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, eventsSQL, b.arguments()...)
 	if err != nil {
 		return err
 	}
 	var batch []pipeline.Event
+	done := int64(0)
 	flush := func() {
-		for _, r := range replays {
-			if len(batch) > 0 {
-				r.Feed(batch, batch[0].ReceivedAt)
-			}
+		if len(batch) == 0 {
+			return
 		}
-		_ = bar.Add(len(batch)) // drawing is not worth failing for
+		for _, r := range b.replays {
+			r.Feed(batch, batch[0].ReceivedAt)
+		}
+		done += int64(len(batch))
+		if b.Progress != nil {
+			b.Progress(done, b.total)
+		}
 		batch = nil
 	}
-	var e pipeline.Event
-	_, err = pgx.ForEachRow(rows, []any{&e.Tenant, &e.ID, &e.OccurredAt, &e.ReceivedAt, &e.Name, &e.AnonymousID, &e.UserID, &e.SessionID,
-		&e.PageURL, &e.Referrer, &e.UserAgent, &e.ClientID, &e.Properties}, func() error {
+	var row pipeline.EventRow
+	_, err = pgx.ForEachRow(rows, row.Fields(), func() error {
+		e, _ := row.Event() // every row has a key
 		if len(batch) > 0 && !batch[0].ReceivedAt.Equal(e.ReceivedAt) {
 			flush()
 		}
-		e.OccurredAt, e.ReceivedAt, e.Properties = e.OccurredAt.UTC(), e.ReceivedAt.UTC(), slices.Clone(e.Properties)
 		batch = append(batch, e)
 		return nil
 	})

@@ -29,8 +29,8 @@ select gen_random_uuid(), 1, 'x', now() - i * interval '1 day', now() from unnes
 			t.Fatal(err)
 		}
 		defer tx.Rollback(t.Context())
-		start, end := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-		err = tx.QueryRow(t.Context(), "select count(*)"+storedFromSQL, start, end, nil, b.earliest(start)).Scan(&events)
+		b.start, b.To = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+		err = tx.QueryRow(t.Context(), countSQL, b.arguments()...).Scan(&events)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,7 +41,7 @@ select gen_random_uuid(), 1, 'x', now() - i * interval '1 day', now() from unnes
 		}
 		return locks, events
 	}
-	if locks, events := locksAndEvents(backtest{maxLate: 48 * time.Hour}); events != 2 || locks > 20 {
+	if locks, events := locksAndEvents(backtest{Options: Options{MaxLate: 48 * time.Hour}}); events != 2 || locks > 20 {
 		t.Errorf("with --max-late 2d: %d events, %d locks; want 2 events, and locks on a week of days", events, locks)
 	}
 	if _, events := locksAndEvents(backtest{}); events != 4 {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"text/tabwriter"
 	"time"
@@ -13,28 +12,30 @@ import (
 	"sluice.example/sluice/pipeline/rules/replay"
 )
 
-// Report is what "rules backtest" found; --json prints it as it is.
+// Report is what a backtest found.
 type Report struct {
 	From time.Time `json:"from"`
 	To   time.Time `json:"to"`
 	// RememberedFrom is where the replay began, so that the rules knew at From what they would have remembered.
 	RememberedFrom time.Time `json:"remembered_from"`
 	// Events are those that the rules listen to. MaxLate, if any, is how late the latest of them was at most.
-	Events  int64           `json:"events"`
-	MaxLate string          `json:"max_late,omitempty"`
-	Rules   []*ruleBacktest `json:"rules"`
-	Against *comparison     `json:"against,omitempty"`
+	Events  int64         `json:"events"`
+	MaxLate string        `json:"max_late,omitempty"`
+	Rules   []*RuleReport `json:"rules"`
+	Against *Comparison   `json:"against,omitempty"`
 }
 
-type ruleBacktest struct {
-	Rule    string           `json:"rule"`
-	State   string           `json:"state"`
-	Days    []*dayBacktest   `json:"days"`
-	Samples []sampleMessage  `json:"samples"`
-	Errors  []sampleFailures `json:"errors"`
+// RuleReport is what one rule would have decided.
+type RuleReport struct {
+	Rule    string       `json:"rule"`
+	State   string       `json:"state"`
+	Days    []*DayReport `json:"days"`
+	Samples []Sample     `json:"samples"`
+	Errors  []Failure    `json:"errors"`
 }
 
-type dayBacktest struct {
+// DayReport counts the decisions of a day, in UTC: messages, matches that made none, by why, and failures.
+type DayReport struct {
 	Day       string `json:"day"`
 	Messages  int    `json:"messages"`
 	Duplicate int    `json:"duplicate"`
@@ -44,7 +45,8 @@ type dayBacktest struct {
 	Errors    int    `json:"errors"`
 }
 
-type sampleMessage struct {
+// Sample is a message that would have been sent.
+type Sample struct {
 	At      time.Time       `json:"at"`
 	Rule    string          `json:"rule"`
 	Subject string          `json:"subject"`
@@ -52,83 +54,94 @@ type sampleMessage struct {
 	Payload json.RawMessage `json:"payload"`
 }
 
-type sampleFailures struct {
+// Failure is one of the kinds of errors that a rule had, with an event that it had it with.
+type Failure struct {
 	Kind  string `json:"kind"`
 	Event string `json:"event"`
 	Error string `json:"error"`
 }
 
-type comparison struct {
-	Both       int             `json:"both"`
-	OnlyThese  int             `json:"only_these"`
-	OnlyOthers int             `json:"only_others"`
-	These      []sampleMessage `json:"only_these_samples"`
-	Others     []sampleMessage `json:"only_others_samples"`
+// Comparison counts the messages of both rule sets, and shows some that only one of them would have sent.
+type Comparison struct {
+	Both       int      `json:"both"`
+	OnlyThese  int      `json:"only_these"`
+	OnlyOthers int      `json:"only_others"`
+	These      []Sample `json:"only_these_samples"`
+	Others     []Sample `json:"only_others_samples"`
 }
 
-func (b *backtest) report(replays []*replay.Run) *Report {
-	out := &Report{From: b.from, To: b.to}
-	if b.maxLate > 0 {
-		out.MaxLate = b.maxLate.String()
+func (b *backtest) report() *Report {
+	out := &Report{From: b.From, To: b.To, RememberedFrom: b.start, Events: b.total}
+	if b.MaxLate > 0 {
+		out.MaxLate = b.MaxLate.String()
 	}
-	rules := map[string]*ruleBacktest{}
-	for _, r := range b.set.Rules() {
-		rules[r.Name] = &ruleBacktest{Rule: r.Name, State: r.State(), Days: []*dayBacktest{}, Samples: []sampleMessage{}, Errors: []sampleFailures{}}
-		out.Rules = append(out.Rules, rules[r.Name])
+	byName := map[string]*RuleReport{}
+	for _, r := range b.Set.Rules() {
+		rule := &RuleReport{Rule: r.Name, State: r.State(), Days: []*DayReport{}, Samples: []Sample{}, Errors: []Failure{}}
+		byName[r.Name] = rule
+		out.Rules = append(out.Rules, rule)
 	}
-	days := map[string]map[string]*dayBacktest{}
-	on := func(rule string, at time.Time) *dayBacktest {
-		day := at.Format(time.DateOnly)
-		if days[rule] == nil {
-			days[rule] = map[string]*dayBacktest{}
-		}
-		if days[rule][day] == nil {
-			days[rule][day] = &dayBacktest{Day: day}
-		}
-		return days[rule][day]
+	for _, d := range b.inPeriod(b.replays[0]) {
+		byName[d.Rule].add(d, b.Samples)
 	}
-	for _, d := range b.inPeriod(replays[0]) {
-		day, rule := on(d.Rule, d.At), rules[d.Rule]
-		switch {
-		case d.Suppressed == "duplicate":
-			day.Duplicate++
-		case d.Suppressed == "cooldown":
-			day.Cooldown++
-		case d.Suppressed == "cap":
-			day.Cap++
-		case d.Skipped != "" && d.Skipped != "shadow":
-			day.Skipped += len(d.Destinations)
-		default:
-			day.Messages += len(d.Destinations)
-			if len(rule.Samples) < b.samples {
-				rule.Samples = append(rule.Samples, sampleOf(d))
-			}
-		}
-	}
-	for _, f := range replays[0].Failed() {
-		if f.At.Before(b.from) {
+	for _, f := range b.replays[0].Failed() {
+		if f.At.Before(b.From) {
 			continue
 		}
-		on(f.Rule, f.At).Errors++
-		if rule := rules[f.Rule]; !slices.ContainsFunc(rule.Errors, func(o sampleFailures) bool { return o.Kind == f.Kind }) {
-			rule.Errors = append(rule.Errors, sampleFailures{f.Kind, f.Event.String(), f.Err.Error()})
+		rule := byName[f.Rule]
+		rule.on(f.At).Errors++
+		if !slices.ContainsFunc(rule.Errors, func(o Failure) bool { return o.Kind == f.Kind }) {
+			rule.Errors = append(rule.Errors, Failure{f.Kind, f.Event.String(), f.Err.Error()})
 		}
 	}
-	for name, found := range days {
-		rules[name].Days = slices.SortedFunc(maps.Values(found), func(a, b *dayBacktest) int { return cmp.Compare(a.Day, b.Day) })
+	for _, rule := range out.Rules {
+		slices.SortFunc(rule.Days, func(a, b *DayReport) int { return cmp.Compare(a.Day, b.Day) })
 	}
-	if b.other != nil {
-		out.Against = b.compare(replays)
+	if b.Other != nil {
+		out.Against = b.compare()
 	}
 	return out
 }
 
-func sampleOf(d replay.Decided) sampleMessage {
-	return sampleMessage{d.At, d.Rule, d.Subject, d.Key, d.Payload}
+// add counts a decision, and keeps its message as a sample while there is room.
+func (r *RuleReport) add(d replay.Decided, samples int) {
+	day := r.on(d.At)
+	switch {
+	case d.Suppressed == "duplicate":
+		day.Duplicate++
+	case d.Suppressed == "cooldown":
+		day.Cooldown++
+	case d.Suppressed == "cap":
+		day.Cap++
+	case d.Skipped != "" && d.Skipped != "shadow":
+		day.Skipped += len(d.Destinations)
+	default:
+		day.Messages += len(d.Destinations)
+		if len(r.Samples) < samples {
+			r.Samples = append(r.Samples, sampleOf(d))
+		}
+	}
+}
+
+// on is the day of a time.
+func (r *RuleReport) on(at time.Time) *DayReport {
+	name := at.Format(time.DateOnly)
+	for _, d := range r.Days {
+		if d.Day == name {
+			return d
+		}
+	}
+	d := &DayReport{Day: name}
+	r.Days = append(r.Days, d)
+	return d
+}
+
+func sampleOf(d replay.Decided) Sample {
+	return Sample{d.At, d.Rule, d.Subject, d.Key, d.Payload}
 }
 
 // compare finds what only one of the two rule sets would have sent.
-func (b *backtest) compare(replays []*replay.Run) *comparison {
+func (b *backtest) compare() *Comparison {
 	type message struct{ rule, key, event string }
 	sent := func(r *replay.Run) (map[message]bool, []replay.Decided) {
 		found, order := map[message]bool{}, []replay.Decided{}
@@ -140,20 +153,20 @@ func (b *backtest) compare(replays []*replay.Run) *comparison {
 		}
 		return found, order
 	}
-	mine, mineOrder := sent(replays[0])
-	theirs, theirsOrder := sent(replays[1])
-	only := func(order []replay.Decided, notIn map[message]bool) (n int, samples []sampleMessage) {
-		samples = []sampleMessage{}
+	mine, mineOrder := sent(b.replays[0])
+	theirs, theirsOrder := sent(b.replays[1])
+	only := func(order []replay.Decided, notIn map[message]bool) (n int, samples []Sample) {
+		samples = []Sample{}
 		for _, d := range order {
 			if !notIn[message{d.Rule, d.Key, d.Event.String()}] {
-				if n++; n <= b.samples {
+				if n++; n <= b.Samples {
 					samples = append(samples, sampleOf(d))
 				}
 			}
 		}
 		return n, samples
 	}
-	c := &comparison{}
+	c := &Comparison{}
 	c.OnlyThese, c.These = only(mineOrder, theirs)
 	c.OnlyOthers, c.Others = only(theirsOrder, mine)
 	c.Both = len(mine) - c.OnlyThese
@@ -161,12 +174,13 @@ func (b *backtest) compare(replays []*replay.Run) *comparison {
 }
 
 func (b *backtest) inPeriod(r *replay.Run) []replay.Decided {
-	return slices.DeleteFunc(r.Decided(), func(d replay.Decided) bool { return d.At.Before(b.from) })
+	return slices.DeleteFunc(r.Decided(), func(d replay.Decided) bool { return d.At.Before(b.From) })
 }
 
-// print writes the report for people.
-func (r *Report) print(out io.Writer) error {
-	fmt.Fprintf(out, "%d events that the rules listen to, from %s to %s; %s before that to know what the rules would have remembered.\n",
+// Print writes the report for people.
+func (r *Report) Print(out io.Writer) error {
+	fmt.Fprintf(out, "%d events that the rules listen to, from %s to %s; %s before that to know what the rules would "+
+		"have remembered.\n",
 		r.Events, r.From.Format(time.RFC3339), r.To.Format(time.RFC3339), r.From.Sub(r.RememberedFrom))
 	if r.MaxLate != "" {
 		fmt.Fprintf(out, "Left out: events that happened more than %s (--max-late) before that.\n", r.MaxLate)
@@ -180,7 +194,8 @@ func (r *Report) print(out io.Writer) error {
 			continue
 		}
 		for _, d := range rule.Days {
-			fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", rule.Rule, d.Day, d.Messages, d.Duplicate, d.Cooldown, d.Cap, d.Skipped, d.Errors)
+			fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", rule.Rule, d.Day, d.Messages, d.Duplicate, d.Cooldown, d.Cap,
+				d.Skipped, d.Errors)
 		}
 		if len(rule.Days) == 0 {
 			fmt.Fprintf(table, "%s\t-\t0\t0\t0\t0\t0\t0\n", rule.Rule)
@@ -198,14 +213,15 @@ func (r *Report) print(out io.Writer) error {
 		}
 	}
 	if c := r.Against; c != nil {
-		fmt.Fprintf(out, "\nCompared: %d messages by both, %d only by these rules, %d only by the others.\n", c.Both, c.OnlyThese, c.OnlyOthers)
+		fmt.Fprintf(out, "\nCompared: %d messages by both, %d only by these rules, %d only by the others.\n", c.Both,
+			c.OnlyThese, c.OnlyOthers)
 		printSamples(out, "Only by these rules:\n", c.These)
 		printSamples(out, "Only by the others:\n", c.Others)
 	}
 	return nil
 }
 
-func printSamples(out io.Writer, title string, list []sampleMessage) {
+func printSamples(out io.Writer, title string, list []Sample) {
 	if len(list) == 0 {
 		return
 	}
