@@ -68,7 +68,8 @@ func TestExplain(t *testing.T) {
 	check("big-2", "held back by a cooldown of 15m0s", "it has been over since ")
 	check("1", "Message 1 to sales", "decided by shop/big-purchase, version ", "sent at")
 	var story explain.Story
-	status, out, _ := runCommand(t, nil, "explain", "again", "--json", "--rules", "../../rules/shop.yaml", "--database-url", url)
+	status, out, _ := runCommand(t, nil, "explain", "again", "--json", "--rules", "../../rules/shop.yaml",
+		"--database-url", url)
 	if err := json.Unmarshal([]byte(out), &story); status != 0 || err != nil || len(story.Events) != 1 {
 		t.Fatalf("as JSON: status %d, %v\n%s", status, err, out)
 	}

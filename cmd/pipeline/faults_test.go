@@ -37,8 +37,8 @@ func awaitReady(t *testing.T, node *child.Process, reason string) {
 	})
 }
 
-// While the database is read-only the node says so and is not ready. As soon as it is not, events are stored and messages
-// delivered again, by the same process, whatever sessions its pools hold.
+// While the database is read-only the node says so and is not ready. As soon as it is not, events are stored and
+// messages delivered again, by the same process, whatever sessions its pools hold.
 func TestDatabaseThatWasReadOnlyIsUsedAgain(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)

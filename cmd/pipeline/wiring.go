@@ -106,7 +106,8 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 		if err == nil {
 			// What is under way gets a third: the stages before deliver may use half, and results are recorded after it.
 			cfg.deliver.DrainTimeout = cfg.drainTimeout / 3
-			p.dispatcher, err = deliver.New(cfg.deliver, p.destinations, recheckedQueue{p.queue, evaluate.NewRechecker(db.query, log)}, cfg.claim.Lease,
+			p.dispatcher, err = deliver.New(cfg.deliver, p.destinations, recheckedQueue{p.queue, evaluate.NewRechecker(db.query,
+				log)}, cfg.claim.Lease,
 				deliver.NewMetrics(reg), log)
 			failed(err)
 		}

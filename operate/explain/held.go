@@ -118,7 +118,8 @@ where tenant_id = $1 and rule_id = $2 and subject = $3 and digest_due_at is not 
 
 // digest adds when a digest tells of what was held back.
 func (x *Explainer) digest(ctx context.Context, h *Held, e pipeline.Event, l rules.Look) error {
-	err := x.Conn.QueryRow(ctx, digestSQL, x.Tenant, l.StateKey, l.Subject, e.ReceivedAt, aBatch).Scan(&h.Suppressed, &h.Digest)
+	err := x.Conn.QueryRow(ctx, digestSQL, x.Tenant, l.StateKey, l.Subject, e.ReceivedAt, aBatch).Scan(&h.Suppressed,
+		&h.Digest)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}

@@ -41,7 +41,8 @@ func (x *Explainer) messageAt(ctx context.Context, at time.Time) (id int64, err 
 const messagesSQL = `
 select message_id, tenant_id, type, coalesce(rule_id, '') as rule, coalesce(rule_hash, '') as version, destination,
     subject_key, dedupe_key, status, attempts, created_at, run_after, locked_until, finished_at,
-    coalesce(last_error, '') as last_error, payload::text as payload, idempotency_key::text as idempotency_key, event_id,
+    coalesce(last_error, '') as last_error, payload::text as payload,
+    idempotency_key::text as idempotency_key, event_id,
     recheck is not null as rechecked, now() as now
 from outbox where `
 

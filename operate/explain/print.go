@@ -159,7 +159,8 @@ func (p *printer) held(h *Held) {
 }
 
 func (p *printer) message(m Message) {
-	p.say("Message %d to %s, subject %q, key %q, Idempotency-Key %s", m.ID, m.Destination, m.Subject, m.Key, m.IdempotencyKey)
+	p.say("Message %d to %s, subject %q, key %q, Idempotency-Key %s", m.ID, m.Destination, m.Subject, m.Key,
+		m.IdempotencyKey)
 	switch {
 	case m.Rule == "":
 		p.say("  of type %s, put into the outbox by an application", m.Type)

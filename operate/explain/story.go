@@ -1,10 +1,10 @@
-// Package explain tells the story of an event or a message: what was stored, which rules looked at it and what they made
-// of it, what was sent where with which answer, and what happens next.
+// Package explain tells the story of an event or a message: what was stored, which rules looked at it and what they
+// made of it, what was sent where with which answer, and what happens next.
 //
 // What was stored, decided and sent is read. Why a match made no message is not on record: it is worked out from the
 // rules as they are now and from what the database still remembers, and is open where that does not tell any more. It
-// only reads; every lookup is by a key or a bounded range of one, but for an event's id, which is looked up in the index
-// of every partition.
+// only reads; every lookup is by a key or a bounded range of one, but for an event's id, which is looked up in the
+// index of every partition.
 package explain
 
 import (
