@@ -33,8 +33,10 @@ race: setup ## all tests under the race detector
 	@./.ci/node
 	$(call in_each_module,go test -race ./...)
 
-lint: ## gofmt, go vet, staticcheck
+lint: ## gofmt, lines of at most 120 characters, go vet, staticcheck
 	@out="$$(gofmt -l .)"; test -z "$$out" || { echo "gofmt -w needed:"; echo "$$out"; exit 1; }
+	@out="$$(git ls-files -z '*.go' | LC_ALL=C.UTF-8 xargs -0 perl -CSD -ne 'chomp; print "$$ARGV:$$.\n" if length > 120; close ARGV if eof')"; \
+	  test -z "$$out" || { echo "lines over 120 characters:"; echo "$$out"; exit 1; }
 	$(call in_each_module,go vet ./...)
 	$(call in_each_module,go run $(STATICCHECK) ./...)
 
