@@ -29,8 +29,8 @@ func blocks(t *testing.T, section string, names *strings.Replacer) (sql []string
 	return sql
 }
 
-// A role made as the manual has it, without any right beside those, is all that the program needs; and a reader's rights
-// on events reach the partitions.
+// A role made as the manual has it, without any right beside those, is all that the program needs; and a reader's
+// rights on events reach the partitions.
 func TestManagedPostgreSQL(t *testing.T) {
 	t.Parallel()
 	const role, reader = "sluice_test_managed", "sluice_test_managed_reader"

@@ -12,8 +12,8 @@ import (
 	"sluice.example/sluice/internal/receiver"
 )
 
-// TestAbandonedCart: two sessions fill a cart an hour ago and the events arrive now; one of them turns out to have bought,
-// after the decision and before it was due. From the socket to the receiver, by the rules of a file.
+// TestAbandonedCart: two sessions fill a cart an hour ago and the events arrive now; one of them turns out to have
+// bought, after the decision and before it was due. From the socket to the receiver, by the rules of a file.
 func TestAbandonedCart(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
@@ -56,10 +56,12 @@ rules:
 	post("b2", "purchase_completed", "buys", 20*time.Minute)
 	pgtest.Eventually(t, "one is sent and one is skipped", func() bool {
 		return query1(t, conn, `select count(*) from outbox where subject_key = 'leaves' and status = 'sent'`) == 1 &&
-			query1(t, conn, `select count(*) from outbox where subject_key = 'buys' and status = 'skipped' and last_error = 'cancelled'`) == 1
+			query1(t, conn,
+				`select count(*) from outbox where subject_key = 'buys' and status = 'skipped' and last_error = 'cancelled'`) == 1
 	})
 	status, out, errOut := runCommand(t, nil, "explain", "b1", "--rules", rules, "--database-url", url)
-	if want := "the look just before sending, at whether the decision still held: a cancel had come in the meantime"; status != 0 || !strings.Contains(out, want) {
+	const want = "the look just before sending, at whether the decision still held: a cancel had come in the meantime"
+	if status != 0 || !strings.Contains(out, want) {
 		t.Errorf("explain: exit status %d, lacks %q:\n%s%s", status, want, out, errOut)
 	}
 	var stats receiver.Stats
