@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/httpserve"
 	"sluice.example/sluice/operate/books"
@@ -52,24 +54,12 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	if err := cli.RemoveReady(cfg.readyFile); err != nil {
 		return err
 	}
-	reg := newRegistry()
-	ready := &readiness{}
-	pages := &books.Handler{}
-	admin, err := net.Listen("tcp", cfg.adminListen)
+	n := &node{cfg: cfg, log: log, reg: newRegistry()}
+	stopAdmin, err := n.serveAdmin(ctx)
 	if err != nil {
-		return fmt.Errorf("admin.listen: %w", err)
+		return err
 	}
-	adminCtx, stopAdmin := context.WithCancel(context.WithoutCancel(ctx))
-	adminDone := make(chan error, 1)
-	go func() {
-		adminDone <- httpserve.Serve(adminCtx, admin, adminHandler(reg, ready, pages, log), time.Second)
-	}()
-	defer func() {
-		stopAdmin()
-		err = errors.Join(err, <-adminDone)
-	}()
-	log.Info("admin address", "url", "http://"+admin.Addr().String(), "paths",
-		"/healthz /readyz /metrics /v1/books /debug/pprof/")
+	defer func() { err = errors.Join(err, stopAdmin()) }()
 
 	db, err := openDatabase(ctx, cfg, log)
 	if err != nil {
@@ -88,67 +78,116 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 			log.Info("stopped")
 		}
 	}()
+	n.told.Database = cli.StripPassword(db.url)
+	stages, err := n.prepare(ctx, db)
+	if err != nil {
+		return err
+	}
+	// Last, since whoever reads the file relies on what it says.
+	if err := n.told.Write(cfg.readyFile); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cli.RemoveReady(cfg.readyFile)) }()
+	stopNotice := context.AfterFunc(ctx, func() { n.ready.draining.Store(true) })
+	defer stopNotice()
+	left, err = runStages(ctx, cfg.drainTimeout, log, stages)
+	return err
+}
 
-	p, err := db.openPools(cfg, reg)
+// node is what a process shows of itself, from its first moment on.
+type node struct {
+	cfg   *config
+	log   *slog.Logger
+	reg   *prometheus.Registry
+	ready readiness
+	books books.Handler
+	// told is what the ready file will hold.
+	told cli.Ready
+}
+
+// serveAdmin serves operators until the returned func is called.
+func (n *node) serveAdmin(ctx context.Context) (stop func() error, err error) {
+	l, err := net.Listen("tcp", n.cfg.adminListen)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("admin.listen: %w", err)
 	}
-	made, err := build(cfg, p, reg, log)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan error, 1)
+	go func() { done <- httpserve.Serve(ctx, l, adminHandler(n.reg, &n.ready, &n.books, n.log), time.Second) }()
+	n.told.Admin = "http://" + l.Addr().String()
+	n.told.Pid = os.Getpid()
+	n.log.Info("admin address", "url", n.told.Admin, "paths", "/healthz /readyz /metrics /v1/books /debug/pprof/")
+	return func() error {
+		cancel()
+		return <-done
+	}, nil
+}
+
+// prepare makes the stages, on a database that is up to date, and opens the door and the books. Nothing runs yet, and
+// the node is ready once it does.
+func (n *node) prepare(ctx context.Context, db *database) ([]stage, error) {
+	p, err := db.openPools(n.cfg, n.reg)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if cfg.destinations != "" {
+	made, err := build(n.cfg, p, n.reg, n.log)
+	if err != nil {
+		return nil, err
+	}
+	if n.cfg.destinations != "" {
 		// Applications that enqueue are told of a wrong name in their own transaction.
 		if err := outbox.SyncTopics(ctx, p.query, made.destinations.Names(), made.topics); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if err := pages.Begin(ctx, reg, p.query, made.tenants.IDs()); err != nil {
-		return err
+	if err := n.books.Begin(ctx, n.reg, p.query, made.tenants.IDs()); err != nil {
+		return nil, err
 	}
-	told := cli.Ready{
-		Admin:    "http://" + admin.Addr().String(),
-		Database: cli.StripPassword(db.url),
-		Pid:      os.Getpid(),
+	door, err := n.openDoor(made)
+	if err != nil {
+		return nil, err
 	}
-	var door net.Listener
-	if made.server != nil {
-		if door, err = net.Listen("tcp", cfg.listen); err != nil {
-			return fmt.Errorf("listen: %w", err)
-		}
-		scheme := "http"
-		if cfg.ingest.TLSCertFile != "" {
-			scheme = "https"
-		}
-		told.URL = scheme + "://" + door.Addr().String()
-		log.Info("taking events", "url", told.URL+"/v1/events")
+	n.ready.started(made.checks(p)...)
+	return made.stages(door), nil
+}
+
+// openDoor listens for events; nil where the node takes none.
+func (n *node) openDoor(made *parts) (net.Listener, error) {
+	if made.server == nil {
+		return nil, nil
 	}
+	door, err := net.Listen("tcp", n.cfg.listen)
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	scheme := "http"
+	if n.cfg.ingest.TLSCertFile != "" {
+		scheme = "https"
+	}
+	n.told.URL = scheme + "://" + door.Addr().String()
+	n.log.Info("taking events", "url", n.told.URL+"/v1/events")
+	return door, nil
+}
+
+// checks are what has to hold for the node to do its work.
+func (p *parts) checks(db pools) []func(context.Context) error {
 	checks := []func(context.Context) error{func(ctx context.Context) error {
-		if err := p.query.Ping(ctx); err != nil {
+		if err := db.query.Ping(ctx); err != nil {
 			return fmt.Errorf("database: %w", err)
 		}
 		return nil
 	}}
-	if made.queue != nil {
-		checks = append(checks, made.queue.Check)
+	if p.queue != nil {
+		checks = append(checks, p.queue.Check)
 	}
-	if made.buffer != nil {
-		checks = append(checks, func(ctx context.Context) error { return copyin.Check(ctx, p.query) })
+	if p.buffer != nil {
+		checks = append(checks, func(ctx context.Context) error { return copyin.Check(ctx, db.query) })
 		checks = append(checks, func(context.Context) error {
-			if fill := made.buffer.Fill(); fill > cfg.readyFill {
-				return fmt.Errorf("buffer: %.0f %% full (admin.ready-fill is %g)", 100*fill, cfg.readyFill)
+			if fill := p.buffer.Fill(); fill > p.cfg.readyFill {
+				return fmt.Errorf("buffer: %.0f %% full (admin.ready-fill is %g)", 100*fill, p.cfg.readyFill)
 			}
 			return nil
 		})
 	}
-	ready.started(checks...)
-	// Last, since whoever reads the file relies on what it says.
-	if err := told.Write(cfg.readyFile); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, cli.RemoveReady(cfg.readyFile)) }()
-	stopNotice := context.AfterFunc(ctx, func() { ready.draining.Store(true) })
-	defer stopNotice()
-	left, err = runStages(ctx, cfg.drainTimeout, log, made.stages(door))
-	return err
+	return checks
 }
