@@ -33,6 +33,7 @@ type config struct {
 	logFormat    string
 	logLevel     string
 	startTimeout time.Duration
+	drainDelay   time.Duration
 	drainTimeout time.Duration
 	readyFill    float64
 	queryConns   int
@@ -103,6 +104,9 @@ func (c *config) settings() []*setting {
 				"ends. Empty: none"},
 		{key: "log.format", value: &c.logFormat, doc: "text, json, or auto: text on a terminal and json otherwise"},
 		{key: "log.level", value: &c.logLevel, doc: "debug, info, warn or error"},
+		{key: "drain-delay", value: &c.drainDelay,
+			doc: "how long requests are still taken after SIGTERM, while /readyz answers 503 and every answer ends its " +
+				"connection, so that load balancers hear of it; then drain-timeout begins"},
 		{key: "drain-timeout", value: &c.drainTimeout,
 			doc: "how long SIGTERM and SIGINT let the stages finish before the process ends anyway"},
 
@@ -210,6 +214,7 @@ func (c *config) validate() error {
 	fault(!slices.Contains([]string{"debug", "info", "warn", "error"}, c.logLevel),
 		"log.level: %q is none of debug, info, warn, error", c.logLevel)
 	fault(c.startTimeout <= 0, "database.start-timeout: %s; has to be positive", c.startTimeout)
+	fault(c.drainDelay < 0, "drain-delay: %s; has to be 0 or more", c.drainDelay)
 	fault(c.drainTimeout <= 0, "drain-timeout: %s; has to be positive", c.drainTimeout)
 	fault(c.readyFill <= 0 || c.readyFill > 1, "admin.ready-fill: %g; has to be over 0 and at most 1", c.readyFill)
 	fault(c.queryConns < 2, "database.connections: %d; has to be at least 2", c.queryConns)

@@ -15,9 +15,11 @@ import (
 
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/httpserve"
+	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/operate/books"
 	"sluice.example/sluice/outbox"
 	"sluice.example/sluice/pipeline/copyin"
+	"sluice.example/sluice/pipeline/ingest"
 )
 
 const runAbout = `Takes events at POST /v1/events, stores them, decides by the rules, and delivers. Without a
@@ -25,8 +27,8 @@ database-url it makes a private PostgreSQL under data-dir. Several processes may
 the roles.
 
 SIGTERM and SIGINT drain, from the socket inwards, for at most drain-timeout; exit status 0 means that all was
-done in time. A second signal stops at once, with 128 + its number; nothing that was acknowledged is lost by
-that either.
+done in time. Behind a load balancer set drain-delay: requests are still taken that long, while /readyz answers 503. A
+second signal stops at once, with 128 + its number; nothing that was acknowledged is lost by that either.
 
 --ready-file names a file for whoever starts the process: it is written once everything runs, as one JSON
 object with "url" (of the events API), "admin", "database_url" (without its password) and "pid", and removed
@@ -88,9 +90,14 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cli.RemoveReady(cfg.readyFile)) }()
-	stopNotice := context.AfterFunc(ctx, func() { n.ready.draining.Store(true) })
-	defer stopNotice()
-	left, err = runStages(ctx, cfg.drainTimeout, log, stages)
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	notice := context.AfterFunc(ctx, func() {
+		n.leave(work)
+		stop()
+	})
+	defer notice()
+	left, err = runStages(work, cfg.drainTimeout, log, stages)
 	return err
 }
 
@@ -103,6 +110,20 @@ type node struct {
 	books books.Handler
 	// told is what the ready file will hold.
 	told cli.Ready
+	// server is nil where no events are taken, and before the stages are made.
+	server *ingest.Server
+}
+
+// leave tells load balancers and clients to go elsewhere and gives them the time to do so, while requests are still
+// taken. It returns early where the stages stop by themselves.
+func (n *node) leave(ctx context.Context) {
+	n.ready.draining.Store(true)
+	if n.server == nil || n.cfg.drainDelay == 0 {
+		return
+	}
+	n.server.Leave()
+	n.log.Info("leaving, requests are still taken", "drain_delay", n.cfg.drainDelay.String())
+	wait.For(ctx, n.cfg.drainDelay)
 }
 
 // serveAdmin serves operators until the returned func is called.
@@ -147,6 +168,7 @@ func (n *node) prepare(ctx context.Context, db *database) ([]stage, error) {
 	if err != nil {
 		return nil, err
 	}
+	n.server = made.server
 	n.ready.started(made.checks(p)...)
 	return made.stages(door), nil
 }

@@ -45,6 +45,7 @@ type Server struct {
 	decoders sync.Pool
 	inFlight atomic.Int64
 	draining atomic.Bool
+	leaving  atomic.Bool
 	drain    context.Context // ends when draining begins
 	shut     context.CancelFunc
 	patience atomic.Pointer[patience]
@@ -128,6 +129,10 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return p.Wait()
 }
 
+// Leave asks clients to go elsewhere: from now on every answer ends its connection. Requests are still taken, until
+// Serve is told to stop.
+func (s *Server) Leave() { s.leaving.Store(true) }
+
 // Reading is the memory of the bodies that are being read and decoded, in bytes.
 func (s *Server) Reading() int { return int(s.reader.inUse.Load()) }
 
@@ -172,4 +177,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	}()
 	s.route(ctx)
 	s.discard(ctx)
+	if s.leaving.Load() {
+		ctx.SetConnectionClose()
+	}
 }
