@@ -54,7 +54,7 @@ func withDatabase(ctx context.Context, cfg *config, f func(*pgx.Conn) error) err
 	}
 	conn, err := pgx.ConnectConfig(ctx, settings)
 	if err != nil {
-		return err
+		return explainAnswer(err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	return f(conn)

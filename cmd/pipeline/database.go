@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -135,7 +136,7 @@ func migrate(ctx context.Context, url string, log *slog.Logger) (applied int, er
 	for {
 		applied, err := migrateOnce(ctx, cfg, log)
 		if err == nil || !away(err) {
-			return applied, err
+			return applied, explainAnswer(err)
 		}
 		if !wait.For(ctx, pause) {
 			return 0, fmt.Errorf("the database did not answer within database.start-timeout: %w", err)
@@ -146,19 +147,59 @@ func migrate(ctx context.Context, url string, log *slog.Logger) (applied int, er
 	}
 }
 
-// away reports whether the database may answer later: it could not be reached, or was lost on the way.
+// away reports whether the database may answer later: it could not be reached, was lost on the way, or says that it
+// starts, stops or has no room. Any other answer is one that waiting does not change.
 func away(err error) bool {
-	var connect *pgconn.ConnectError
-	var network net.Error
 	var answer *pgconn.PgError
+	var network net.Error
+	var connect *pgconn.ConnectError
+	var certificate *tls.CertificateVerificationError
 	switch {
+	case errors.As(err, &answer):
+		return later(answer)
+	case errors.As(err, &certificate):
+		return false
 	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return true
-	case errors.As(err, &answer):
-		// Connection failures, and shutting down or starting up.
-		return strings.HasPrefix(answer.Code, "08") || strings.HasPrefix(answer.Code, "57P0")
 	}
 	return false
+}
+
+// later reports whether an answer of the server, or of a pooler before it, may change by itself.
+func later(answer *pgconn.PgError) bool {
+	switch answer.Code[:min(2, len(answer.Code))] {
+	case "53": // no room: too many connections, a full disk
+		return true
+	case "57": // starting up, shutting down
+		return strings.HasPrefix(answer.Code, "57P0")
+	case "08":
+		return !refusedParameter(answer)
+	}
+	return false
+}
+
+// refusedParameter reports whether a pooler refuses a parameter of the connection. PgBouncer has one code for this and
+// for a server that is away, so the text has to tell them apart.
+func refusedParameter(answer *pgconn.PgError) bool {
+	return answer.Code == "08P01" && strings.HasPrefix(answer.Message, "unsupported startup parameter")
+}
+
+// explainAnswer adds what to do about an answer to the connection itself.
+func explainAnswer(err error) error {
+	var answer *pgconn.PgError
+	if !errors.As(err, &answer) {
+		return err
+	}
+	switch {
+	case strings.HasPrefix(answer.Code, "28"):
+		return fmt.Errorf("the database refuses the login: check user and password in database-url, and pg_hba.conf: %w", err)
+	case answer.Code == "3D000":
+		return fmt.Errorf("there is no such database: create it, or correct its name in database-url: %w", err)
+	case refusedParameter(answer):
+		return fmt.Errorf("a pooler refuses a parameter of database-url: take it out, or name it in the pooler's "+
+			"ignore_startup_parameters and set it for the role: %w", err)
+	}
+	return err
 }
 
 var errTooOld = errors.New("database: PostgreSQL 14 or newer is needed")
