@@ -295,6 +295,33 @@ func TestRejected(t *testing.T) {
 	}
 }
 
+// A byte order mark is part of the file and of no line, however many files were put together; UTF-16 is named as such.
+func TestByteOrderMark(t *testing.T) {
+	d := startDoor(t)
+	lines := strings.Split(strings.TrimSpace(someLines(4)), "\n")
+	file := writeFile(t,
+		byteOrderMark+lines[0]+"\n"+lines[1]+"\n"+byteOrderMark+lines[2]+"\n"+byteOrderMark+"\n"+lines[3]+"\n")
+	r := runImport(t.Context(), d, file, "", nil)
+	if r.err != nil || r.Stored != 4 || r.Rejected != 0 {
+		t.Errorf("%v, %+v; want 4 stored and none rejected", r.err, r.Result)
+	}
+	for id, line := range d.stored {
+		if strings.Contains(line, byteOrderMark) {
+			t.Errorf("event %s was sent with the mark: %q", id, line)
+		}
+	}
+	for _, mark := range []string{"\xff\xfe", "\xfe\xff"} {
+		r := runImport(t.Context(), d, writeFile(t, mark+"{\x00}\x00\n\x00"), "", nil)
+		if r.err == nil || !strings.Contains(r.err.Error(), "UTF-16") {
+			t.Errorf("UTF-16: %v, %+v; want an error that says so", r.err, r.Result)
+		}
+	}
+	r = runImport(t.Context(), d, "-", byteOrderMark+lines[0]+"\n", nil)
+	if r.err != nil || r.Stored+r.Duplicate != 1 {
+		t.Errorf("standard input: %v, %+v; want 1 stored", r.err, r.Result)
+	}
+}
+
 func TestStandardInput(t *testing.T) {
 	d := startDoor(t)
 	for range 2 {

@@ -71,7 +71,10 @@ func (r *lineReader) next() (*Batch, error) {
 			return nil, err
 		}
 		r.line++
-		line = bytes.TrimSpace(line)
+		if r.line == 1 && isUTF16(line) {
+			return nil, errors.New("the input is UTF-16: convert it, as with iconv -f UTF-16 -t UTF-8")
+		}
+		line = bytes.TrimSpace(bytes.TrimPrefix(line, []byte(byteOrderMark)))
 		switch {
 		case len(line) == 0:
 		case !whole:
@@ -92,6 +95,14 @@ func (r *lineReader) next() (*Batch, error) {
 		return nil, io.EOF
 	}
 	return b, nil
+}
+
+// byteOrderMark begins a file as some editors and exports write it, and a line inside one that was made of several.
+const byteOrderMark = "\xef\xbb\xbf"
+
+// isUTF16 reports whether an input begins with the byte order mark of UTF-16.
+func isUTF16(head []byte) bool {
+	return bytes.HasPrefix(head, []byte("\xff\xfe")) || bytes.HasPrefix(head, []byte("\xfe\xff"))
 }
 
 // readLine reads up to and including the next line break; whole is false for a line over maxLine, whose
