@@ -53,3 +53,14 @@ func TestDependencies(t *testing.T) {
 			got.String(), dependenciesFile, want)
 	}
 }
+
+// A rule may name a time zone where the machine has no files of them, as in an image made from scratch.
+func TestTimeZonesAreInTheProgram(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(strings.Fields(string(out)), "time/tzdata") {
+		t.Error("the program does not link time/tzdata")
+	}
+}

@@ -3,7 +3,11 @@
 // configuration, and the wiring with its ordered start and stop.
 package main
 
-import "sluice.example/sluice/internal/cli"
+import (
+	_ "time/tzdata" // images without zoneinfo: rules and the address of the database may name time zones
+
+	"sluice.example/sluice/internal/cli"
+)
 
 // program is the table of commands. A command lives in a file of its own and adds one line here.
 var program = cli.Program{
