@@ -14,10 +14,11 @@ import (
 	"sluice.example/sluice/pipeline/rules"
 )
 
-// takeSQL locks timers that have run out. The partial index on (timer, armed_at) gives exactly these rows, oldest first. A
-// timer that another transaction is just moving is passed over; it is due at the next look, if it still is.
+// takeSQL locks timers that have run out. The partial index on (timer, armed_at) gives exactly these rows, oldest
+// first. A timer that another transaction is just moving is passed over; it is due at the next look, if it still is.
 const takeSQL = `
-select ctid, tenant_id, key, armed_at, trigger_at, trigger_event_id, trigger_occurred_at, extract(epoch from now() - armed_at)::float8
+select ctid, tenant_id, key, armed_at, trigger_at, trigger_event_id, trigger_occurred_at, extract(epoch
+	from now() - armed_at)::float8
 from absence_timers
 where timer = $1 and armed_at <= now() - $2::interval and armed_at > now() - $3::interval
 order by armed_at limit $4 for update skip locked`
@@ -59,8 +60,10 @@ func (s *Sweeper) absence(ctx context.Context, set *rules.Set, of *rules.Rule) e
 // anyTime is longer ago than any event.
 const anyTime = 100 * 365 * 24 * time.Hour
 
-// take returns the timers without their events, where their rows are, and for how many seconds the oldest has been armed.
-func take(ctx context.Context, tx pgx.Tx, a *rules.Absence, limit int) (due []rules.Due, places []pgtype.TID, waited float64, err error) {
+// take returns the timers without their events, where their rows are, and for how many seconds the oldest has been
+// armed.
+func take(ctx context.Context, tx pgx.Tx, a *rules.Absence, limit int) (
+	due []rules.Due, places []pgtype.TID, waited float64, err error) {
 	lookback := a.Lookback
 	if a.First {
 		lookback = anyTime // the timer's clock is a bound from below; firstSQL looks at the real one
@@ -72,7 +75,8 @@ func take(ctx context.Context, tx pgx.Tx, a *rules.Absence, limit int) (due []ru
 	var d rules.Due
 	var place pgtype.TID
 	var w float64
-	_, err = pgx.ForEachRow(rows, []any{&place, &d.Tenant, &d.Key, &d.Anchor, &d.Latest, &d.Trigger.ID, &d.Trigger.OccurredAt, &w}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&place, &d.Tenant, &d.Key, &d.Anchor, &d.Latest, &d.Trigger.ID,
+		&d.Trigger.OccurredAt, &w}, func() error {
 		waited = max(waited, w)
 		due, places = append(due, d), append(places, place)
 		return nil
@@ -80,13 +84,13 @@ func take(ctx context.Context, tx pgx.Tx, a *rules.Absence, limit int) (due []ru
 	return due, places, waited, err
 }
 
-// doneSQL marks timers as dealt with, up to the trigger that was seen. The transaction that has them locked finds them by
-// where they are. The statement that locks them could not: it does not see a row that moved just before.
+// doneSQL marks timers as dealt with, up to the trigger that was seen. The transaction that has them locked finds them
+// by where they are. The statement that locks them could not: it does not see a row that moved just before.
 const doneSQL = `update absence_timers set done_at = trigger_at where ctid = any($1)`
 
 // eventsSQL reads the events that started timers, one by one by their key. The bounds tell which days they are of.
 const eventsSQL = `
-select n, ` + eventColumns + `
+select n, ` + pipeline.EventColumns + `
 from unnest($1::int[], $2::uuid[], $3::timestamptz[]) with ordinality as t (tenant, id, at, n)
 cross join lateral (select * from events where tenant_id = tenant and event_id = id and occurred_at = at
 	and occurred_at between $4 and $5 limit 1) e`
@@ -98,11 +102,12 @@ func done(ctx context.Context, tx pgx.Tx, due []rules.Due, places []pgtype.TID) 
 		tenants[i], ids[i], at[i] = d.Tenant, d.Trigger.ID, d.Trigger.OccurredAt
 	}
 	b := &pgx.Batch{}
-	b.Queue(eventsSQL, tenants, ids, at, slices.MinFunc(at, time.Time.Compare), slices.MaxFunc(at, time.Time.Compare)).Query(func(rows pgx.Rows) error {
+	first, last := slices.MinFunc(at, time.Time.Compare), slices.MaxFunc(at, time.Time.Compare)
+	b.Queue(eventsSQL, tenants, ids, at, first, last).Query(func(rows pgx.Rows) error {
 		var n int
-		var e eventRow
-		_, err := pgx.ForEachRow(rows, append([]any{&n}, e.fields()...), func() error {
-			due[n-1].Trigger = e.event(due[n-1].Tenant)
+		var e pipeline.EventRow
+		_, err := pgx.ForEachRow(rows, append([]any{&n}, e.Fields()...), func() error {
+			due[n-1].Trigger, _ = e.Event()
 			return nil
 		})
 		return err
@@ -111,47 +116,10 @@ func done(ctx context.Context, tx pgx.Tx, due []rules.Due, places []pgtype.TID) 
 	return tx.SendBatch(ctx, b).Close()
 }
 
-// eventColumns are those of an eventRow, in the order of its fields: its key, and what the event says.
-const (
-	eventColumns = `event_id, occurred_at, ` + eventDetails
-	eventDetails = `event_name, received_at, anonymous_id, user_id, session_id, page_url, referrer, user_agent, properties, client_id`
-)
-
-// eventRow reads a row of events, or nulls where there is none.
-type eventRow struct {
-	id                                                            pipeline.UUID
-	occurred                                                      time.Time
-	name                                                          *string
-	received                                                      *time.Time
-	anonymous, user, session, page, referrer, userAgent, clientID *string
-	properties                                                    []byte
-}
-
-func (e *eventRow) fields() []any {
-	return []any{&e.id, &e.occurred, &e.name, &e.received, &e.anonymous, &e.user, &e.session, &e.page, &e.referrer, &e.userAgent,
-		&e.properties, &e.clientID}
-}
-
-func (e *eventRow) event(tenant int32) pipeline.Event {
-	if e.name == nil {
-		return pipeline.Event{}
-	}
-	text := func(s *string) string {
-		if s == nil {
-			return ""
-		}
-		return *s
-	}
-	return pipeline.Event{ID: e.id, ClientID: text(e.clientID), Tenant: tenant, Name: *e.name, OccurredAt: e.occurred.UTC(),
-		ReceivedAt: e.received.UTC(), AnonymousID: text(e.anonymous), UserID: text(e.user), SessionID: text(e.session),
-		PageURL: text(e.page), Referrer: text(e.referrer), UserAgent: text(e.userAgent),
-		Properties: append([]byte(nil), e.properties...)}
-}
-
 // firstSQL works out, from the whole history of keys, where the current streak of triggers began. A streak fires once:
 // after it has, a cancel has to come before anything fires again. What fires, and what has fired, is done; the clock
 // of a streak that began later than the timer knew is set to its beginning.
-const firstSQL = `
+var firstSQL = `
 with asked as (select * from unnest($2::int[], $3::text[]) as u(tenant_id, key)),
 streak as (
 	select t.tenant_id, t.key, t.trigger_at, t.fired_at, t.cancel_at, f.at, f.event_id, f.occurred_at
@@ -160,7 +128,8 @@ streak as (
 		where h.timer = $1 and h.tenant_id = t.tenant_id and h.key = t.key and not h.cancels
 			and h.at > coalesce(t.cancel_at, '-infinity') order by h.at, h.event_id limit 1) f),
 verdict as (
-	select *, fired_at is not null and coalesce(cancel_at, '-infinity') <= fired_at as over, at <= now() - $4::interval as ripe,
+	select *, fired_at is not null and coalesce(cancel_at, '-infinity') <= fired_at as over,
+		at <= now() - $4::interval as ripe,
 		at <= now() - $5::interval as expired
 	from streak),
 moved as (
@@ -168,13 +137,15 @@ moved as (
 		done_at = case when v.over or v.ripe then v.trigger_at else t.done_at end,
 		fired_at = case when not v.over and v.ripe and not v.expired then v.at else t.fired_at end
 	from verdict v where t.timer = $1 and t.tenant_id = v.tenant_id and t.key = v.key)
-select v.expired, v.tenant_id, v.key, v.at, v.trigger_at, v.event_id, v.occurred_at, ` + eventDetails + `
+select v.expired, v.tenant_id, v.key, v.at, v.trigger_at,
+	` + pipeline.EventColumnsOf("e") + `
 from verdict v left join lateral (select * from events e where e.tenant_id = v.tenant_id and e.event_id = v.event_id
 	and e.occurred_at = v.occurred_at) e on true
 where not v.over and v.ripe order by v.at`
 
 // firstAnchors replaces timers that woke by those that fire.
-func firstAnchors(ctx context.Context, tx pgx.Tx, a *rules.Absence, woken []rules.Due) (fire []rules.Due, expired int, err error) {
+func firstAnchors(ctx context.Context, tx pgx.Tx, a *rules.Absence, woken []rules.Due) (
+	fire []rules.Due, expired int, err error) {
 	tenants, keys := make([]int32, len(woken)), make([]string, len(woken))
 	for i, d := range woken {
 		tenants[i], keys[i] = d.Tenant, d.Key
@@ -184,17 +155,18 @@ func firstAnchors(ctx context.Context, tx pgx.Tx, a *rules.Absence, woken []rule
 		return nil, 0, err
 	}
 	var d rules.Due
-	var e eventRow
+	var e pipeline.EventRow
 	var late bool
-	_, err = pgx.ForEachRow(rows, append([]any{&late, &d.Tenant, &d.Key, &d.Anchor, &d.Latest}, e.fields()...), func() error {
-		if late {
-			expired++
+	_, err = pgx.ForEachRow(rows, append([]any{&late, &d.Tenant, &d.Key, &d.Anchor, &d.Latest}, e.Fields()...),
+		func() error {
+			if late {
+				expired++
+				return nil
+			}
+			d.Trigger, _ = e.Event()
+			fire = append(fire, d)
 			return nil
-		}
-		d.Trigger = e.event(d.Tenant)
-		fire = append(fire, d)
-		return nil
-	})
+		})
 	return fire, expired, err
 }
 
@@ -210,13 +182,15 @@ where t.timer = $1 and t.tenant_id = late.tenant_id and t.key = late.key`
 const forgetSQL = `
 delete from absence_timers t using (
 	select tenant_id, key from absence_timers
-	where timer = $1 and armed_at is null and greatest(trigger_at, cancel_at, activity_at) <= now() - $2::interval - interval '1 day'
+	where timer = $1 and armed_at is null and greatest(trigger_at, cancel_at,
+		activity_at) <= now() - $2::interval - interval '1 day'
 	limit $3 for update skip locked) old
 where t.timer = $1 and t.tenant_id = old.tenant_id and t.key = old.key`
 
 const forgetHistorySQL = `
 delete from absence_history h using (
-	select tenant_id, key, at, event_id from absence_history where timer = $1 and at <= now() - $2::interval - interval '1 day'
+	select tenant_id, key, at, event_id from absence_history where timer = $1
+		and at <= now() - $2::interval - interval '1 day'
 	limit $3 for update skip locked) old
 where h.timer = $1 and (h.tenant_id, h.key, h.at, h.event_id) = (old.tenant_id, old.key, old.at, old.event_id)`
 

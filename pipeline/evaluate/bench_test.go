@@ -20,7 +20,8 @@ import (
 	"sluice.example/sluice/pipeline/rules"
 )
 
-const benchProperties = `{"a":1,"b":"two","c":true,"d":4.5,"amount_cents":4999,"e":"five","f":null,"g":7,"h":"eight","i":9}`
+const benchProperties = `{"a":1,"b":"two","c":true,"d":4.5,"amount_cents":4999,"e":"five",` +
+	`"f":null,"g":7,"h":"eight","i":9}`
 
 // manyRules makes n rules, each of which listens to an event name of its own.
 func manyRules(b *testing.B, n int) *rules.Set {
@@ -73,8 +74,9 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// BenchmarkDecideShop measures a batch of 2,000 page views by 20 rules of which three share 5 % of the events, nine look
-// at the others and match none, and eight listen to names that never come: what bench/rules.go and bench/events.go make.
+// BenchmarkDecideShop measures a batch of 2,000 page views by 20 rules of which three share 5 % of the events, nine
+// look at the others and match none, and eight listen to names that never come: what bench/rules.go and bench/events.go
+// make.
 func BenchmarkDecideShop(b *testing.B) {
 	var text strings.Builder
 	text.WriteString("version: 1\nruleset: t\nrules:\n")
@@ -84,10 +86,13 @@ func BenchmarkDecideShop(b *testing.B) {
 		case i >= 12:
 			on, match = fmt.Sprint("never_", i), "event.properties.price_cents > 0"
 		case i >= 3:
-			on, match = "page_viewed", fmt.Sprintf(`event.properties.price_cents > %d && event.properties.currency == "EUR"`, 1_000_000+i)
+			on, match = "page_viewed", fmt.Sprintf(`event.properties.price_cents > %d && event.properties.currency == "EUR"`,
+				1_000_000+i)
 		}
-		text.WriteString(strings.Replace(oneRule(fmt.Sprint("r", i), "match: '"+match+"'", "subject: event.user_id", "dedupe_key: event.event_id",
-			"payload:", "  event_id: event.event_id", "  user_id: event.user_id", "  price_cents: event.properties.price_cents"), "on: x", "on: "+on, 1))
+		text.WriteString(strings.Replace(oneRule(fmt.Sprint("r", i), "match: '"+match+"'", "subject: event.user_id",
+			"dedupe_key: event.event_id",
+			"payload:", "  event_id: event.event_id", "  user_id: event.user_id", "  price_cents: event.properties.price_cents"),
+			"on: x", "on: "+on, 1))
 	}
 	e := engine(b, load(b, text.String()))
 	events := make([]pipeline.Event, 2000)
@@ -96,7 +101,9 @@ func BenchmarkDecideShop(b *testing.B) {
 		if i%20 == 0 {
 			name = "checkout_started"
 		}
-		events[i] = event(name, fmt.Sprintf("u-%06d", i), fmt.Sprintf(`{"sku":"SKU-%05d","price_cents":%d,"currency":"EUR","position":%d,"lane":%d,"variant":"blue/large","in_stock":true}`,
+		events[i] = event(name, fmt.Sprintf("u-%06d", i), fmt.Sprintf(
+			`{"sku":"SKU-%05d","price_cents":%d,"currency":"EUR","position":%d,`+
+				`"lane":%d,"variant":"blue/large","in_stock":true}`,
 			i, 500+i*43, i%40, i/20%3))
 	}
 	b.ReportAllocs()
@@ -123,9 +130,9 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkBatch measures a batch's whole transaction, with 20 rules of which three match 5 % of the events, beside the same
-// batch without rules: time, and the CPU time of this process and of PostgreSQL's. The server does not wait for its
-// disk, so the share of the rules is larger than in production.
+// BenchmarkBatch measures a batch's whole transaction, with 20 rules of which three match 5 % of the events, beside the
+// same batch without rules: time, and the CPU time of this process and of PostgreSQL's. The server does not wait for
+// its disk, so the share of the rules is larger than in production.
 func BenchmarkBatch(b *testing.B) {
 	for _, size := range []int{500, 2000} {
 		b.Run(fmt.Sprintf("events=%d", size), func(b *testing.B) {
@@ -144,11 +151,15 @@ func BenchmarkBatch(b *testing.B) {
 			var text strings.Builder
 			text.WriteString("version: 1\nruleset: t\nrules:\n")
 			for i := range 17 {
-				text.WriteString(strings.Replace(oneRule(fmt.Sprint("r", i), "match: event.properties.amount_cents >= 50000"), "on: x", fmt.Sprintf("on: [x%d]", i%10), 1))
+				text.WriteString(strings.Replace(oneRule(fmt.Sprint("r", i), "match: event.properties.amount_cents >= 50000"),
+					"on: x", fmt.Sprintf("on: [x%d]", i%10), 1))
 			}
-			text.WriteString(strings.Replace(oneRule("m0", "dedupe_key: event.user_id", "payload: {u: event.user_id}"), "on: x", "on: [m0]", 1))
-			text.WriteString(strings.Replace(oneRule("m1", "subject: event.user_id", "cooldown: 1h", "payload: {u: event.user_id}"), "on: x", "on: [m1]", 1))
-			text.WriteString(strings.Replace(oneRule("m2", "match: event.properties.amount_cents > 1", "payload: {u: event.user_id}"), "on: x", "on: [m2]", 1))
+			text.WriteString(strings.Replace(oneRule("m0", "dedupe_key: event.user_id", "payload: {u: event.user_id}"), "on: x",
+				"on: [m0]", 1))
+			text.WriteString(strings.Replace(oneRule("m1", "subject: event.user_id", "cooldown: 1h",
+				"payload: {u: event.user_id}"), "on: x", "on: [m1]", 1))
+			text.WriteString(strings.Replace(oneRule("m2", "match: event.properties.amount_cents > 1",
+				"payload: {u: event.user_id}"), "on: x", "on: [m2]", 1))
 			e, _ := engineWith(b, load(b, text.String()), nil)
 			log := slog.New(slog.NewTextHandler(io.Discard, nil))
 			writers := make([]*copyin.Writer, 2)
@@ -157,7 +168,8 @@ func BenchmarkBatch(b *testing.B) {
 				func(events []pipeline.Event) copyin.Recorder { return e.Decide(events) },
 			} {
 				var err error
-				if writers[i], err = copyin.New(copyin.DefaultConfig(), db, decide, copyin.NewMetrics(prometheus.NewRegistry()), log); err != nil {
+				if writers[i], err = copyin.New(copyin.DefaultConfig(), db, decide, copyin.NewMetrics(prometheus.NewRegistry()),
+					log); err != nil {
 					b.Fatal(err)
 				}
 			}

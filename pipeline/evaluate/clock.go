@@ -10,12 +10,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Sweeper makes the decisions that no event triggers: timers of absence rules that have run out, digests of what cooldown
-// and cap held back, and windows of rate rules.
+// Sweeper makes the decisions that no event triggers: timers of absence rules that have run out, digests of what
+// cooldown and cap held back, and windows of rate rules.
 //
-// Any number of nodes may sweep at once: each takes rows under SKIP LOCKED, and a decision commits together with the mark
-// that it is made, so a crash between leaves a row due, and none is decided twice. A look costs what is due, not what is
-// stored. What was due while nothing swept is decided at the next look. Event data is only read.
+// Any number of nodes may sweep at once: each takes rows under SKIP LOCKED, and a decision commits together with the
+// mark that it is made, so a crash between leaves a row due, and none is decided twice. A look costs what is due, not
+// what is stored. What was due while nothing swept is decided at the next look. Event data is only read.
 type Sweeper struct {
 	engine  *Engine
 	db      *pgxpool.Pool
@@ -70,8 +70,8 @@ func (s *Sweeper) repeat(ctx context.Context, look func(context.Context) error) 
 	}
 }
 
-// Sweep decides about everything that is due now, by the rules that are in force when it begins. One rule's failure does
-// not keep the others from their turn; the error joins all failures.
+// Sweep decides about everything that is due now, by the rules that are in force when it begins. One rule's failure
+// does not keep the others from their turn; the error joins all failures.
 func (s *Sweeper) Sweep(ctx context.Context) error {
 	start := time.Now()
 	defer func() { s.metrics.duration.Observe(time.Since(start).Seconds()) }()
@@ -106,7 +106,8 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 }
 
 // untilFew repeats a transaction as long as it takes a full batch.
-func (s *Sweeper) untilFew(ctx context.Context, take func(context.Context, pgx.Tx) (n int, committed func(), err error)) error {
+func (s *Sweeper) untilFew(ctx context.Context,
+	take func(context.Context, pgx.Tx) (n int, committed func(), err error)) error {
 	for ctx.Err() == nil {
 		n := 0
 		err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) (committed func(), err error) {

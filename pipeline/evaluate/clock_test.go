@@ -29,8 +29,8 @@ type world struct {
 	sweep  *Sweeper
 }
 
-// newWorld makes unqualified now() in every statement, and the default of when a message is due, mean the test's clock: a
-// schema before pg_catalog has its own.
+// newWorld makes unqualified now() in every statement, and the default of when a message is due, mean the test's clock:
+// a schema before pg_catalog has its own.
 func newWorld(t testing.TB, text string) *world {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(pgtest.URL(t))
@@ -92,7 +92,8 @@ func (w *world) use(text string) { w.t.Helper(); w.engine.Use(w.load(text)) }
 func (w *world) load(text string) *rules.Set {
 	w.t.Helper()
 	dir := w.t.TempDir()
-	for name, text := range map[string]string{"rules.yaml": "version: 1\nruleset: t\ndefaults: {owner: me, response: r.md}\nrules:\n" + text, "r.md": "x"} {
+	for name, text := range map[string]string{"rules.yaml": "version: 1\nruleset: t\ndefaults: {owner: me, response: " +
+		"r.md}\nrules:\n" + text, "r.md": "x"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			w.t.Fatal(err)
 		}
@@ -126,8 +127,10 @@ func (w *world) store(engine *Engine, events []pipeline.Event, underWay func()) 
 	err := pgx.BeginFunc(ctx, w.db, func(tx pgx.Tx) error {
 		stored := make([]bool, len(events))
 		for i, e := range events {
-			tag, err := tx.Exec(ctx, `insert into events (event_id, tenant_id, event_name, occurred_at, session_id, user_id, properties, received_at)
-				values ($1, $2, $3, $4, $5, nullif($6, ''), $7, $8) on conflict do nothing`, e.ID, e.Tenant, e.Name, e.OccurredAt, e.SessionID, e.UserID, string(e.Properties), e.ReceivedAt)
+			tag, err := tx.Exec(ctx, `insert into events (event_id, tenant_id, event_name, occurred_at, session_id, user_id,
+				properties, received_at)
+				values ($1, $2, $3, $4, $5, nullif($6, ''), $7, $8) on conflict do nothing`, e.ID, e.Tenant, e.Name, e.OccurredAt,
+				e.SessionID, e.UserID, string(e.Properties), e.ReceivedAt)
 			if err != nil {
 				return err
 			}
@@ -213,7 +216,8 @@ func TestAbandonedCart(t *testing.T) {
 	w.advance(time.Minute)
 	w.tick()
 	w.tick()
-	w.want(`select concat_ws(' ', subject_key, dedupe_key, status, run_after - clock.now(), payload ->> 'sku', payload ->> 'since') from outbox order by message_id`,
+	w.want(`select concat_ws(' ', subject_key, dedupe_key, status, run_after - clock.now(), payload ->> 'sku',
+		payload ->> 'since') from outbox order by message_id`,
 		"leaves leaves pending 00:05:00 s1 "+start.Format(time.RFC3339))
 	// Once per key: another cart in the session that was told already leads to nothing.
 	w.ingest(w.event("add_to_cart", "leaves", 0))
@@ -255,8 +259,8 @@ func TestRecheck(t *testing.T) {
 	w.want(`select subject_key from outbox order by message_id offset 4`, "c-returns")
 }
 
-// TestActivationSeesWhoIsWaiting: a rule that comes into force finds the keys whose triggers were stored before, and, by
-// the second seed, those of batches that were decided by the old rules but committed later.
+// TestActivationSeesWhoIsWaiting: a rule that comes into force finds the keys whose triggers were stored before, and,
+// by the second seed, those of batches that were decided by the old rules but committed later.
 func TestActivationSeesWhoIsWaiting(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, cart("state: off"))
@@ -322,8 +326,10 @@ func TestTimersAreForgotten(t *testing.T) {
 
 func TestDigest(t *testing.T) {
 	t.Parallel()
-	rule := "  - id: ev\n    on: x\n    subject: event.session_id\n    cooldown: 10m\n    send_to: [crm, sales]\n    payload: {a: 1}\n    "
-	w := newWorld(t, rule+"digest: {after: 1h, payload: {title: '\"+\" + string(digest.count) + \" more for \" + digest.subject'}}\n")
+	rule := "  - id: ev\n    on: x\n    subject: event.session_id\n    cooldown: 10m\n    send_to: [crm, sales]\n    " +
+		"payload: {a: 1}\n    "
+	w := newWorld(t, rule+"digest: {after: 1h, payload: {title: '\"+\" + string(digest.count) + \" more for \" + "+
+		"digest.subject'}}\n")
 	for range 320 {
 		w.ingest(w.event("x", "s", 0))
 	}
@@ -332,7 +338,8 @@ func TestDigest(t *testing.T) {
 	w.advance(time.Hour)
 	w.tick()
 	w.tick()
-	w.want(`select destination || ' ' || (payload ->> 'title') from outbox order by message_id offset 2`, "crm +319 more for s", "sales +319 more for s")
+	w.want(`select destination || ' ' || (payload ->> 'title') from outbox order by message_id offset 2`,
+		"crm +319 more for s", "sales +319 more for s")
 	w.want(`select suppressed || ' ' || coalesce(digest_due_at::text, 'none') from rule_subjects`, "0 none")
 }
 
@@ -345,8 +352,8 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 }
 
-// TestTimerMovesWhileItIsTaken: an event moves a timer after the sweep's statement began and before it locks the row. The
-// row is then somewhere the statement did not see it, and has to be marked there.
+// TestTimerMovesWhileItIsTaken: an event moves a timer after the sweep's statement began and before it locks the row.
+// The row is then somewhere the statement did not see it, and has to be marked there.
 func TestTimerMovesWhileItIsTaken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, cart("once_per: episode"))
@@ -368,7 +375,8 @@ func TestTimerMovesWhileItIsTaken(t *testing.T) {
 	go func() {
 		swept <- w.sweep.absence(context.Background(), w.engine.inForce(), w.engine.inForce().Absences()[0])
 	}()
-	for deadline := time.Now().Add(time.Minute); len(w.texts(`select '' from pg_stat_activity where datname = current_database() and wait_event = 'advisory'`)) == 0; {
+	for deadline := time.Now().Add(time.Minute); len(w.texts(
+		`select '' from pg_stat_activity where datname = current_database() and wait_event = 'advisory'`)) == 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("the sweep never waited for the lock")
 		}

@@ -1,13 +1,13 @@
-// Package evaluate turns what rules find into decisions: rows of the outbox, one for each destination of a rule. It owns
-// the tables dedupe_keys, rule_subjects, rule_status, rule_hours, absence_* and rate_*.
+// Package evaluate turns what rules find into decisions: rows of the outbox, one for each destination of a rule. It
+// owns the tables dedupe_keys, rule_subjects, rule_status, rule_hours, absence_* and rate_*.
 //
 // There are two occasions. A batch of events: Decide looks at it before its transaction, and Plan.Record writes, within
-// that transaction, what holds for the events that were newly stored. And time: the Sweeper decides about timers that have
-// run out, digests that are due and windows of rates.
+// that transaction, what holds for the events that were newly stored. And time: the Sweeper decides about timers that
+// have run out, digests that are due and windows of rates.
 //
-// Events, decisions, remembered keys, cooldowns and caps commit together or not at all. Nothing survives a crash that was
-// not committed; a batch that is tried again is decided again, and what was due stays due. A rule that fails on an event is
-// counted and skips that event; it never fails the batch or another rule.
+// Events, decisions, remembered keys, cooldowns and caps commit together or not at all. Nothing survives a crash that
+// was not committed; a batch that is tried again is decided again, and what was due stays due. A rule that fails on an
+// event is counted and skips that event; it never fails the batch or another rule.
 package evaluate
 
 import (
@@ -107,8 +107,8 @@ func (e *Engine) inForce() *rules.Set {
 	return &rules.Set{}
 }
 
-// Decide evaluates the rules on a batch. It keeps the slice until the plan is committed or dropped, and changes nothing.
-// Nil: no rule listens to any of the events.
+// Decide evaluates the rules on a batch. It keeps the slice until the plan is committed or dropped, and changes
+// nothing. Nil: no rule listens to any of the events.
 func (e *Engine) Decide(events []pipeline.Event) *Plan {
 	set := e.set.Load()
 	if set == nil {

@@ -14,8 +14,8 @@ import (
 
 // noteRatesSQL notes which rate rules are in force, and which days of theirs have to be filled: for a new rule all days
 // of its baseline; for one that no node had in force for a while those since then; and once more those in which batches
-// of nodes that did not know it yet may have stored events. What arrives later than an hour after its rule's settle time is no part
-// of any comparison, so days are not gone back further for it. Most of the time this writes nothing.
+// of nodes that did not know it yet may have stored events. What arrives later than an hour after its rule's settle
+// time is no part of any comparison, so days are not gone back further for it. Most of the time this writes nothing.
 const noteRatesSQL = `
 insert into rate_fills as f (metric, seen_at, passes, began_at, day, since)
 select metric, now(), 0, now(), (now() at time zone 'UTC')::date, (since at time zone 'UTC')::date
@@ -26,12 +26,14 @@ order by metric
 on conflict (metric) do update set seen_at = now(),
 	passes = case when f.seen_at <= now() - $4::interval then 0 else f.passes end,
 	began_at = case when f.seen_at <= now() - $4::interval then now() else f.began_at end,
-	day = case when f.seen_at <= now() - $4::interval or f.passes = 1 and f.day is null and f.began_at <= now() - $4::interval
+	day = case when f.seen_at <= now() - $4::interval or f.passes = 1 and f.day is null
+		and f.began_at <= now() - $4::interval
 		then excluded.day else f.day end,
 	since = greatest(excluded.since, case
 		when f.seen_at <= now() - $4::interval then least(case when f.day is not null then f.since end,
 			((f.seen_at - $3::interval) at time zone 'UTC')::date)
-		when f.passes = 1 and f.day is null and f.began_at <= now() - $4::interval then ((f.began_at - $3::interval) at time zone 'UTC')::date
+		when f.passes = 1 and f.day is null and f.began_at <= now() - $4::interval
+			then ((f.began_at - $3::interval) at time zone 'UTC')::date
 		else f.since end)`
 
 const filledSQL = `select metric from rate_fills where metric = any($1) and passes > 0`
@@ -72,9 +74,9 @@ func (s *Sweeper) noteRates(ctx context.Context, rates []*rules.Rule) (judged []
 	return judged, nil
 }
 
-// Fill counts, for rate rules, the stored events that were not counted when they were stored: those from before the rule
-// came into force. It goes on until nothing is to do, a day in each transaction, the latest first, and rests after each
-// day as long as it took. A rule that another node is at is left to that one.
+// Fill counts, for rate rules, the stored events that were not counted when they were stored: those from before the
+// rule came into force. It goes on until nothing is to do, a day in each transaction, the latest first, and rests after
+// each day as long as it took. A rule that another node is at is left to that one.
 func (s *Sweeper) Fill(ctx context.Context) error {
 	set := s.engine.inForce()
 	rates := set.Rates()
@@ -106,27 +108,31 @@ const fillAloneSQL = `select pg_try_advisory_xact_lock(hashtextextended('sluice:
 
 const toFillSQL = `select day, since from rate_fills where metric = $1 and day is not null`
 
-// countedSQL reads one day: the counts that are there, negative, and the events. It is one statement, and so one moment:
-// each event that it sees was counted by its batch in the minutes that it sees, or was not. Whatever commits later is no
-// business of this day's pass. An event counts on the day on which it arrived if its clock was ahead; it is found if that was by
-// less than 48 hours, which is what ingest takes by default.
+// countedSQL reads one day: the counts that are there, negative, and the events. It is one statement, and so one
+// moment: each event that it sees was counted by its batch in the minutes that it sees, or was not. Whatever commits
+// later is no business of this day's pass. An event counts on the day on which it arrived if its clock was ahead; it is
+// found if that was by less than 48 hours, which is what ingest takes by default.
+// The join with no event gives both parts the same columns.
 const countedSQL = `
 declare fill no scroll cursor for
-select tenant_id, minute, -sum(n)::bigint, -sum(x)::bigint, -sum(late_n)::bigint, -sum(late_x)::bigint, '00000000-0000-0000-0000-000000000000'::uuid,
-	minute, null::text, null::timestamptz, null::text, null::text, null::text, null::text, null::text, null::text, null::jsonb, null::text
-from rate_minutes where metric = $1 and minute >= $2 and minute < $3 group by tenant_id, minute
+select c.*, e.*
+from (select tenant_id, minute, -sum(n)::bigint, -sum(x)::bigint, -sum(late_n)::bigint, -sum(late_x)::bigint
+	from rate_minutes where metric = $1 and minute >= $2 and minute < $3 group by tenant_id, minute) c
+left join (select ` + pipeline.EventColumns + ` from events where false) e on true
 union all
-select tenant_id, null, null, null, null, null, ` + eventColumns + `
-from events where occurred_at >= $2 and occurred_at < $3::timestamptz + interval '48 hours' and least(occurred_at, received_at) < $3
+select tenant_id, null, null, null, null, null, ` + pipeline.EventColumns + `
+from events where occurred_at >= $2 and occurred_at < $3::timestamptz + interval '48 hours'
+	and least(occurred_at, received_at) < $3
 	and least(occurred_at, received_at) >= $2
 	and ($4::text[] is null or event_name = any($4))`
 
 const dayFilledSQL = `
-update rate_fills set day = case when day > since then day - 1 end, passes = case when day > since then passes else passes + 1 end
+update rate_fills set day = case when day > since then day - 1 end,
+	passes = case when day > since then passes else passes + 1 end
 where metric = $1 and day = $2`
 
-// fillDay adds what one day's events should count and do not. All of it commits together with the mark that the day is done;
-// the lock keeps two nodes from doing the same day at the same time.
+// fillDay adds what one day's events should count and do not. All of it commits together with the mark that the day is
+// done; the lock keeps two nodes from doing the same day at the same time.
 func (s *Sweeper) fillDay(ctx context.Context, set *rules.Set, r *rules.Rule) (more bool, err error) {
 	metric := r.Rate.Metric
 	ctx, cancel := context.WithTimeout(ctx, seedTimeout)
@@ -171,7 +177,8 @@ func (s *Sweeper) fillDay(ctx context.Context, set *rules.Set, r *rules.Rule) (m
 }
 
 // uncounted is what is missing in the minutes of one day.
-func (s *Sweeper) uncounted(ctx context.Context, tx pgx.Tx, set *rules.Set, r *rules.Rule, day time.Time) (missing map[rules.Minute]rules.Counts, read int, err error) {
+func (s *Sweeper) uncounted(ctx context.Context, tx pgx.Tx, set *rules.Set, r *rules.Rule, day time.Time) (
+	missing map[rules.Minute]rules.Counts, read int, err error) {
 	a := r.Rate
 	_, err = tx.Exec(ctx, countedSQL, pgx.QueryExecModeSimpleProtocol, a.Metric, day, day.AddDate(0, 0, 1), a.Names)
 	if err != nil {
@@ -186,13 +193,15 @@ func (s *Sweeper) uncounted(ctx context.Context, tx pgx.Tx, set *rules.Set, r *r
 		m := rules.Minute{Metric: a.Metric}
 		var minute *time.Time
 		var sums [4]*int64
-		var e eventRow
+		var e pipeline.EventRow
 		var events []pipeline.Event
 		n := 0
-		_, err = pgx.ForEachRow(rows, append([]any{&m.Tenant, &minute, &sums[0], &sums[1], &sums[2], &sums[3]}, e.fields()...), func() error {
+		_, err = pgx.ForEachRow(rows, append([]any{&m.Tenant, &minute, &sums[0], &sums[1], &sums[2], &sums[3]},
+			e.Fields()...), func() error {
 			n++
 			if minute == nil {
-				events = append(events, e.event(m.Tenant))
+				ev, _ := e.Event()
+				events = append(events, ev)
 				return nil
 			}
 			m.At = minute.UTC()

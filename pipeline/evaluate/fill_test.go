@@ -11,8 +11,8 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-// TestRateRuleKnowsItsBaselineAtOnce: what was stored before a rule came into force, and while it was off, is counted; a
-// rule that was off for days does not tell what happened then.
+// TestRateRuleKnowsItsBaselineAtOnce: what was stored before a rule came into force, and while it was off, is counted;
+// a rule that was off for days does not tell what happened then.
 func TestRateRuleKnowsItsBaselineAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, cart())
@@ -52,8 +52,8 @@ func TestRateRuleKnowsItsBaselineAtOnce(t *testing.T) {
 }
 
 // TestFilledCountsAreThoseOfIngest: two rules count the same, one in force all along, the other switched on, off and on
-// again while writers commit, some of which do not know it yet. Late, future-stamped and repeated events. In the end both
-// counted the same.
+// again while writers commit, some of which do not know it yet. Late, future-stamped and repeated events. In the end
+// both counted the same.
 func TestFilledCountsAreThoseOfIngest(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(*seeds) {
@@ -63,8 +63,9 @@ func TestFilledCountsAreThoseOfIngest(t *testing.T) {
 
 func fillBesideWriters(t *testing.T, seed uint64) {
 	rule := func(id string) string {
-		return fmt.Sprintf(`  - {id: %s, kind: rate, window: 60m, settle: 5m, baseline: {step: 1d, periods: 3, require: 1}, send_to: crm,
-     numerator: {on: bought, match: event.properties.amount_cents > 50}, denominator: {on: [started, bought]}, fire: {drop: 99%%}}
+		return fmt.Sprintf(`  - {id: %s, kind: rate, window: 60m, settle: 5m, baseline: {step: 1d, periods: 3, require: 1},
+     numerator: {on: bought, match: event.properties.amount_cents > 50}, denominator: {on: [started, bought]},
+     send_to: crm, fire: {drop: 99%%}}
 `, id)
 	}
 	w := newWorld(t, rule("live"))
@@ -79,7 +80,8 @@ func fillBesideWriters(t *testing.T, seed uint64) {
 		var events []pipeline.Event
 		for range 1 + rng.IntN(30) {
 			at := received()
-			ev := pipeline.Event{ID: pipeline.NewUUIDv7(w.now), Tenant: int32(1 + rng.IntN(2)), Name: []string{"started", "bought", "seen"}[rng.IntN(3)],
+			ev := pipeline.Event{ID: pipeline.NewUUIDv7(w.now), Tenant: int32(1 + rng.IntN(2)),
+				Name:       []string{"started", "bought", "seen"}[rng.IntN(3)],
 				OccurredAt: at.Add(-time.Duration(rng.IntN(240)) * time.Second), ReceivedAt: at,
 				Properties: fmt.Appendf(nil, `{"amount_cents":%d}`, rng.IntN(100))}
 			switch rng.IntN(6) {
@@ -138,13 +140,16 @@ func fillBesideWriters(t *testing.T, seed uint64) {
 				t.Fatal(err)
 			}
 		}
-		const sums = `select tenant_id, minute, sum(n)::text n, sum(x)::text x from rate_minutes where metric like %s and (n > 0 or x > 0) group by 1, 2`
+		const sums = `select tenant_id, minute, sum(n)::text n, sum(x)::text x from rate_minutes where metric like %s
+			and (n > 0 or x > 0) group by 1, 2`
 		live, late := fmt.Sprintf(sums, "'t/live#%'"), fmt.Sprintf(sums, "'t/late#%'")
 		w.want(`select row_to_json(d)::text from (` + live + ` except ` + late + `) d`)
 		w.want(`select row_to_json(d)::text from (` + late + ` except ` + live + `) d`)
-		w.want(`select count(*)::text from (select count(*) filter (where metric like 't/late#%') a, sum(case when metric like 't/late#%' then -1 else 1 end * late_n) late
+		w.want(`select count(*)::text from (select count(*) filter (where metric like 't/late#%') a,
+			sum(case when metric like 't/late#%' then -1 else 1 end * late_n) late
 			from rate_minutes group by tenant_id, minute) m where late < 0`, "0")
-		w.want(`select passes || ' ' || coalesce(day::text, 'nothing to do') from rate_fills where metric like 't/late#%'`, "2 nothing to do")
+		w.want(`select passes || ' ' || coalesce(day::text, 'nothing to do') from rate_fills where metric like 't/late#%'`,
+			"2 nothing to do")
 	}
 	on()
 	w.sweep.engine = old

@@ -17,7 +17,8 @@ import (
 // event makes a valid event of tenant 1.
 func event(name, user, properties string) pipeline.Event {
 	now := time.Now().UTC().Truncate(time.Microsecond)
-	ev := pipeline.Event{ID: pipeline.NewUUIDv7(now), Tenant: 1, Name: name, UserID: user, OccurredAt: now, ReceivedAt: now}
+	ev := pipeline.Event{ID: pipeline.NewUUIDv7(now), Tenant: 1, Name: name, UserID: user, OccurredAt: now,
+		ReceivedAt: now}
 	if properties != "" {
 		ev.Properties = []byte(properties)
 	}

@@ -90,12 +90,14 @@ type ledgerKey struct {
 	hash   pipeline.UUID
 }
 
-// keysSQL takes keys that are not in the ledger, or have run out there. A key that another transaction is just inserting
-// is waited for. Keys known for long are looked up first, since ON CONFLICT would lock (and so write) their rows; one by
-// one, as a subquery that can't become a join, or a plan made while the ledger was small would go on reading all of it.
+// keysSQL takes keys that are not in the ledger, or have run out there. A key that another transaction is just
+// inserting is waited for. Keys known for long are looked up first, since ON CONFLICT would lock (and so write) their
+// rows; one by one, as a subquery that can't become a join, or a plan made while the ledger was small would go on
+// reading all of it.
 const keysSQL = `
 insert into dedupe_keys as k (tenant_id, key_hash, expires_at)
-select tenant, hash, now() + keep * interval '1 second' from unnest($1::int[], $2::uuid[], $3::float8[]) c (tenant, hash, keep)
+select tenant, hash, now() + keep * interval '1 second'
+from unnest($1::int[], $2::uuid[], $3::float8[]) c (tenant, hash, keep)
 where (select true from dedupe_keys d
 	where d.tenant_id = c.tenant and d.key_hash = c.hash and (d.expires_at is null or d.expires_at > now())) is null
 on conflict (tenant_id, key_hash) do update set expires_at = excluded.expires_at where k.expires_at <= now()
@@ -136,8 +138,9 @@ func queueKeys(b *pgx.Batch, matches []rules.Match, fates []fate) {
 	})
 }
 
-// subjectsSQL grants each subject as many of the asked decisions as its cooldown and cap allow, on its locked, latest row;
-// greatest() keeps its clock from going back after a wait. What a subject without a row is granted comes as a parameter.
+// subjectsSQL grants each subject as many of the asked decisions as its cooldown and cap allow, on its locked, latest
+// row; greatest() keeps its clock from going back after a wait. What a subject without a row is granted comes as a
+// parameter.
 const subjectsSQL = `
 insert into rule_subjects as s (tenant_id, rule_id, subject, recent, decided_at, asked, granted, cap_max, cap_seconds,
 	cooldown_seconds, digest_seconds, suppressed, suppressed_since, digest_due_at)
@@ -145,7 +148,8 @@ select tenant, rule, subject, array_fill(now(), array[g]), now(), n, g, cap_max,
 	case when digest is null then 0 else n - g end,
 	case when digest is not null and n > g then now() end,
 	case when digest is not null and n > g then now() + digest * interval '1 second' end
-from unnest($1::int[], $2::text[], $3::text[], $4::int[], $5::int[], $6::int[], $7::float8[], $8::float8[], $9::float8[])
+from unnest($1::int[], $2::text[], $3::text[], $4::int[], $5::int[], $6::int[], $7::float8[], $8::float8[],
+	$9::float8[])
 	as asked (tenant, rule, subject, n, g, cap_max, cap_seconds, cooldown, digest)
 on conflict (tenant_id, rule_id, subject) do update set
 	(recent, decided_at, asked, granted, cap_max, cap_seconds, cooldown_seconds, digest_seconds,
@@ -160,7 +164,8 @@ on conflict (tenant_id, rule_id, subject) do update set
 			else s.digest_due_at end
 	from (select greatest(excluded.decided_at, s.decided_at) t) clock,
 		lateral (select least(excluded.asked,
-			excluded.cap_max - (select count(*)::int from unnest(s.recent) r where r > t - excluded.cap_seconds * interval '1 second'),
+			excluded.cap_max - (select count(*)::int from unnest(s.recent) r
+				where r > t - excluded.cap_seconds * interval '1 second'),
 			case when excluded.cooldown_seconds > 0 then
 				case when s.recent[1] > t - excluded.cooldown_seconds * interval '1 second' then 0 else 1 end end)) open (n),
 		lateral (select greatest(0, open.n) offset 0) answer (g))

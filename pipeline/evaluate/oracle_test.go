@@ -19,14 +19,16 @@ import (
 var oracles = map[string]string{
 	"last": `
 		select session_id, a, a from (
-			select session_id, max(ts) filter (where event_name = 'add_to_cart') a, max(ts) filter (where event_name = 'purchase_completed') b
+			select session_id, max(ts) filter (where event_name = 'add_to_cart') a,
+				max(ts) filter (where event_name = 'purchase_completed') b
 			from (select *, least(occurred_at, received_at) ts from events) e
 			where event_name in ('add_to_cart', 'purchase_completed') and ts > $1 - $3::interval
 			group by session_id) k
 		where a <= $1 - $2::interval and coalesce(b, '-infinity') < a`,
 	"idle": `
 		select session_id, c, a from (
-			select session_id, max(ts) c, max(ts) filter (where event_name = 'add_to_cart') a, max(ts) filter (where event_name = 'purchase_completed') b
+			select session_id, max(ts) c, max(ts) filter (where event_name = 'add_to_cart') a,
+				max(ts) filter (where event_name = 'purchase_completed') b
 			from (select *, least(occurred_at, received_at) ts from events) e group by session_id) k
 		where c <= $1 - $2::interval and c > $1 - $3::interval and coalesce(b, '-infinity') < a`,
 	"first": `
@@ -41,8 +43,9 @@ var oracles = map[string]string{
 
 var seeds = flag.Int("seeds", 2, "random streams for each anchor")
 
-// TestTimersDecideAsTheOracle: random streams of late (up to 3 hours), future-stamped, repeated and out-of-order events,
-// with restarts between; at every tick the timers fire for the same keys and anchors as a sweep over the stored events.
+// TestTimersDecideAsTheOracle: random streams of late (up to 3 hours), future-stamped, repeated and out-of-order
+// events, with restarts between; at every tick the timers fire for the same keys and anchors as a sweep over the stored
+// events.
 func TestTimersDecideAsTheOracle(t *testing.T) {
 	t.Parallel()
 	for _, anchor := range []string{"last", "first", "idle"} {
@@ -102,7 +105,8 @@ func followStream(t *testing.T, anchor string, seed uint64) (fired int) {
 		slices.Sort(got)
 		if strings.Join(got, " ") != strings.Join(want, " ") {
 			t.Fatalf("at %s the timers fired for\n%v, the oracle for\n%v\ntimers:\n%v", w.now.Sub(start), got, want,
-				strings.Join(w.texts(`select row_to_json(t)::text from absence_timers t where key = any($1)`, keysOf(got, want)), "\n"))
+				strings.Join(w.texts(`select row_to_json(t)::text from absence_timers t where key = any($1)`, keysOf(got, want)),
+					"\n"))
 		}
 		fired += len(got)
 	}
@@ -119,9 +123,11 @@ func keysOf(lists ...[]string) (keys []string) {
 }
 
 // askOracle gives key@anchor of what fires now, and remembers it in done.
-func askOracle(t *testing.T, w *world, anchor string, within, lookback time.Duration, done map[string]time.Time) (want []string) {
+func askOracle(t *testing.T, w *world, anchor string, within, lookback time.Duration,
+	done map[string]time.Time) (want []string) {
 	t.Helper()
-	rows, err := w.db.Query(t.Context(), strings.ReplaceAll(oracles[anchor], "$1", "$1::timestamptz"), w.now, within, lookback)
+	rows, err := w.db.Query(t.Context(), strings.ReplaceAll(oracles[anchor], "$1", "$1::timestamptz"), w.now, within,
+		lookback)
 	if err != nil {
 		t.Fatal(err)
 	}

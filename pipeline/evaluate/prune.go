@@ -26,9 +26,9 @@ func NewPruner(cfg Config) *Pruner {
 }
 
 const (
-	// keepSubjects is how long a rule remembers a subject whose cooldown and cap are over and of whom nothing is held back.
-	// It changes no decision of the rule as it is. A rule that is edited to a longer cooldown or cap finds what happened
-	// within that time.
+	// keepSubjects is how long a rule remembers a subject whose cooldown and cap are over and of whom nothing is held
+	// back. It changes no decision of the rule as it is. A rule that is edited to a longer cooldown or cap finds what
+	// happened within that time.
 	keepSubjects = 7 * day
 	// keepHours is how long the counts of a rule's hours stay: a year and a month to compare.
 	keepHours = 400 * day
@@ -62,8 +62,8 @@ func (p *Pruner) Tables() []string {
 	return names
 }
 
-// Prune deletes at most so many rows of a table that are past their time, and of the tables that belong to it. More says
-// that there may be others. A row that somebody holds is left for another time.
+// Prune deletes at most so many rows of a table that are past their time, and of the tables that belong to it. More
+// says that there may be others. A row that somebody holds is left for another time.
 func (p *Pruner) Prune(ctx context.Context, tx pgx.Tx, table string, rows int) (gone int64, more bool, err error) {
 	for _, t := range prunables {
 		if t.name == table {
@@ -108,8 +108,8 @@ func deleted(ctx context.Context, tx pgx.Tx, rows int, sql string, args ...any) 
 	return tag.RowsAffected(), tag.RowsAffected() == int64(rows), err
 }
 
-// What is kept of rules that are long gone goes one rule at a time, and its row last, once nothing else of it is left. A
-// rule that comes back finds its row locked, or gone, and then begins anew.
+// What is kept of rules that are long gone goes one rule at a time, and its row last, once nothing else of it is left.
+// A rule that comes back finds its row locked, or gone, and then begins anew.
 const (
 	goneTimerSQL = `
 select timer from absence_seeds where seen_at < now() - make_interval(secs => $1) order by timer limit 1
@@ -163,7 +163,8 @@ func (p *Pruner) minutes(ctx context.Context, tx pgx.Tx, rows int) (int64, bool,
 }
 
 // gone removes what is kept of one rule that is long gone.
-func (p *Pruner) gone(ctx context.Context, tx pgx.Tx, findSQL, pruneSQL string, rows int) (gone int64, more bool, err error) {
+func (p *Pruner) gone(ctx context.Context, tx pgx.Tx, findSQL, pruneSQL string, rows int) (
+	gone int64, more bool, err error) {
 	var rule string
 	err = tx.QueryRow(ctx, findSQL, p.ruleState.Seconds()).Scan(&rule)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -180,8 +181,8 @@ type subjectKey struct {
 	rule, subject string
 }
 
-// pruneSubjectsSQL looks at one page of subjects, in the order of the primary key. A subject without a row is granted what
-// one is granted whose cooldown and cap are over; one of whom something is held back waits for its digest.
+// pruneSubjectsSQL looks at one page of subjects, in the order of the primary key. A subject without a row is granted
+// what one is granted whose cooldown and cap are over; one of whom something is held back waits for its digest.
 const pruneSubjectsSQL = `
 with page as materialized (
     select tenant_id, rule_id, subject from rule_subjects where (tenant_id, rule_id, subject) > ($3, $4, $5)

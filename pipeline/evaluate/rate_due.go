@@ -18,30 +18,34 @@ select tenant_id from rate_states where metric = $1
 union select distinct tenant_id from rate_minutes where metric = $1 and minute > now() - $2::interval
 order by 1`
 
-const lockStateSQL = `select slot, state, firing from rate_states where metric = $1 and tenant_id = $2 for update skip locked`
+const lockStateSQL = `
+select slot, state, firing from rate_states where metric = $1 and tenant_id = $2 for update skip locked`
 
 const newStateSQL = `
-insert into rate_states (metric, tenant_id, slot, firing, state) values ($1, $2, $3, false, '{}') on conflict do nothing`
+insert into rate_states (metric, tenant_id, slot, firing, state) values ($1, $2, $3, false, '{}')
+on conflict do nothing`
 
 const keepStateSQL = `update rate_states set slot = $3, firing = $4, state = $5 where metric = $1 and tenant_id = $2`
 
-const startFiringSQL = `insert into rate_firings (metric, tenant_id, started_at) values ($1, $2, $3) on conflict do nothing`
+const startFiringSQL = `
+insert into rate_firings (metric, tenant_id, started_at) values ($1, $2, $3) on conflict do nothing`
 
 const endFiringSQL = `update rate_firings set ended_at = $3 where metric = $1 and tenant_id = $2 and ended_at is null`
 
 // sampleSQL sums the minutes of some windows, given by their ends: ranges of the primary key. A window in which nothing
-// was counted, or in which the rule fired, is not usable for comparison; but a firing that is older than all of them is what
-// is normal now, or it would never end.
+// was counted, or in which the rule fired, is not usable for comparison; but a firing that is older than all of them is
+// what is normal now, or it would never end.
 const sampleSQL = `
-select coalesce(m.n, 0), coalesce(m.x, 0), m.n is not null and not exists (select from rate_firings f where f.metric = $1 and f.tenant_id = $2
+select coalesce(m.n, 0), coalesce(m.x, 0), m.n is not null and not exists (select from rate_firings f
+	where f.metric = $1 and f.tenant_id = $2
 	and f.started_at >= $5 and f.started_at < w.until and coalesce(f.ended_at, 'infinity') > w.until - $4::interval)
 from unnest($3::timestamptz[]) with ordinality as w(until, i), lateral (
 	select sum(n)::float8 n, sum(x)::float8 x from rate_minutes
 	where metric = $1 and tenant_id = $2 and minute >= w.until - $4::interval and minute < w.until) m
 order by w.i`
 
-// maxMissed is how old a window may be and still be judged. A guess: whoever reads a message that something is wrong can
-// still do something about it.
+// maxMissed is how old a window may be and still be judged. A guess: whoever reads a message that something is wrong
+// can still do something about it.
 const maxMissed = 24 * time.Hour
 
 // maxSlots bounds how many missed windows one transaction makes up for.
@@ -71,9 +75,10 @@ func (s *Sweeper) rate(ctx context.Context, set *rules.Set, r *rules.Rule) error
 	return errors.Join(errs...)
 }
 
-// windows judges one tenant's windows, oldest first, each exactly once: the state's row is locked, and a node that finds
-// it locked leaves it alone.
-func (s *Sweeper) windows(ctx context.Context, tx pgx.Tx, set *rules.Set, r *rules.Rule, tenant int32) (more bool, committed func(), err error) {
+// windows judges one tenant's windows, oldest first, each exactly once: the state's row is locked, and a node that
+// finds it locked leaves it alone.
+func (s *Sweeper) windows(ctx context.Context, tx pgx.Tx, set *rules.Set, r *rules.Rule, tenant int32) (
+	more bool, committed func(), err error) {
 	a := r.Rate
 	var now time.Time
 	if err := tx.QueryRow(ctx, `select now()`).Scan(&now); err != nil {
@@ -148,7 +153,8 @@ func noteFiring(ctx context.Context, tx pgx.Tx, metric string, w rules.Window, w
 const inhibitedSQL = `select exists (select from rate_states where metric = any($1) and tenant_id = $2 and firing)`
 
 // window reads one window and those that it is compared with.
-func (s *Sweeper) window(ctx context.Context, tx pgx.Tx, a *rules.Rate, tenant int32, end time.Time) (w rules.Window, err error) {
+func (s *Sweeper) window(ctx context.Context, tx pgx.Tx, a *rules.Rate, tenant int32, end time.Time) (
+	w rules.Window, err error) {
 	w = rules.Window{Tenant: tenant, End: end}
 	ends := append([]time.Time{end}, a.Periods(end)...)
 	rows, err := tx.Query(ctx, sampleSQL, a.Metric, tenant, ends, a.Window, a.Oldest(end))
@@ -168,7 +174,8 @@ func (s *Sweeper) window(ctx context.Context, tx pgx.Tx, a *rules.Rate, tenant i
 
 // forgetMinutesSQL removes minutes that no window is compared with any more.
 const forgetMinutesSQL = `
-delete from rate_minutes m using (select ctid from rate_minutes where metric = $1 and minute < $2 limit $3 for update skip locked) old
+delete from rate_minutes m using (
+	select ctid from rate_minutes where metric = $1 and minute < $2 limit $3 for update skip locked) old
 where m.ctid = old.ctid`
 
 func (s *Sweeper) cleanRate(ctx context.Context, r *rules.Rule) error {

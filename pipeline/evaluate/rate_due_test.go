@@ -75,7 +75,8 @@ func TestRateRule(t *testing.T) {
 	if len(got) == 0 || got[len(got)-1] != "resolved" {
 		t.Fatalf("messages after the rise %q, want the last to be resolved", got)
 	}
-	w.want(`select firing || ' ' || (select count(*) from rate_firings where ended_at is not null) from rate_states`, "false 1")
+	w.want(`select firing || ' ' || (select count(*) from rate_firings where ended_at is not null) from rate_states`,
+		"false 1")
 	w.want(`select count(*)::text from (select dedupe_key from outbox group by dedupe_key having count(*) > 1) d`, "0")
 	w.want(`select count(*)::text from outbox where status <> 'pending' or destination <> 'crm'`, "0")
 }
@@ -83,7 +84,8 @@ func TestRateRule(t *testing.T) {
 // TestRateConstantNeverFires: 99 events an hour, judged in the middle of an hour, are no drop.
 func TestRateConstantNeverFires(t *testing.T) {
 	t.Parallel()
-	rule := strings.NewReplacer("rise: 100%", "drop: 40%", "rise: 50%", "drop: 20%", "expected: 10", "expected: 5").Replace(errors30)
+	rule := strings.NewReplacer("rise: 100%", "drop: 40%", "rise: 50%", "drop: 20%", "expected: 10",
+		"expected: 5").Replace(errors30)
 	w := newWorld(t, rule)
 	w.set(w.now.Truncate(time.Hour).Add(20 * time.Minute))
 	for i := range 240 {
@@ -100,8 +102,8 @@ func TestRateConstantNeverFires(t *testing.T) {
 	w.want(`select state ->> 'state' from rate_states`, "ok")
 }
 
-// TestRateLateEvents: a third of the events arrives 8 minutes late, always. On-time is compared with on-time, so that is
-// no drop, and what came late is shown.
+// TestRateLateEvents: a third of the events arrives 8 minutes late, always. On-time is compared with on-time, so that
+// is no drop, and what came late is shown.
 func TestRateLateEvents(t *testing.T) {
 	t.Parallel()
 	rule := strings.NewReplacer("rise: 100%", "drop: 20%", "rise: 50%", "drop: 10%").Replace(errors30)
@@ -127,7 +129,8 @@ func TestRateLateEvents(t *testing.T) {
 // TestInhibitedRule: while the rule that explains it fires, the other one does not.
 func TestInhibitedRule(t *testing.T) {
 	t.Parallel()
-	other := strings.Replace(strings.Replace(errors30, "id: failures", "id: orders", 1), "send_to: crm", "send_to: sales\n    inhibited_by: failures", 1)
+	other := strings.Replace(strings.Replace(errors30, "id: failures", "id: orders", 1), "send_to: crm",
+		"send_to: sales\n    inhibited_by: failures", 1)
 	w := newWorld(t, errors30+other)
 	w.set(w.now.Truncate(time.Hour))
 	w.minutes("failed", 100, 20)

@@ -13,8 +13,8 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-// Rechecker looks, between claim and delivery, whether what absence rules decided still holds. It is safe for concurrent
-// use.
+// Rechecker looks, between claim and delivery, whether what absence rules decided still holds. It is safe for
+// concurrent use.
 type Rechecker struct {
 	db  *pgxpool.Pool
 	log *slog.Logger
@@ -26,9 +26,9 @@ func NewRechecker(db *pgxpool.Pool, log *slog.Logger) *Rechecker { return &Reche
 // releaseFor is when messages that could not be looked at are due again.
 const releaseFor = time.Second
 
-// Holding returns the leases whose messages still hold, and records the others as skipped, by finish. What happens after
-// it goes unseen, so it belongs right behind the claim. Where it can't look, it releases all of them and returns the error.
-// It uses the memory of leases.
+// Holding returns the leases whose messages still hold, and records the others as skipped, by finish. What happens
+// after it goes unseen, so it belongs right behind the claim. Where it can't look, it releases all of them and returns
+// the error. It uses the memory of leases.
 func (r *Rechecker) Holding(ctx context.Context, leases []pipeline.Lease,
 	finish func(context.Context, []pipeline.Result) (late int, err error)) ([]pipeline.Lease, error) {
 	skip, err := r.look(ctx, leases)
@@ -65,7 +65,8 @@ func (r *Rechecker) Holding(ctx context.Context, leases []pipeline.Lease,
 const recheckSQL = `
 select o.message_id, case
 		when o.recheck -> 'skip' ? 'cancelled' and t.cancel_at >= (o.recheck ->> 'anchor')::timestamptz then 'cancelled'
-		when o.recheck -> 'skip' ? 'superseded' and t.trigger_at > (o.recheck ->> 'trigger')::timestamptz then 'superseded' end
+		when o.recheck -> 'skip' ? 'superseded' and t.trigger_at > (o.recheck ->> 'trigger')::timestamptz
+			then 'superseded' end
 from outbox o
 join absence_timers t on t.tenant_id = o.tenant_id and t.timer = o.recheck ->> 'timer' and t.key = o.recheck ->> 'key'
 where o.message_id = any($1) and o.recheck is not null`

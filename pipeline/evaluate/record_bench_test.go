@@ -12,8 +12,8 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-// BenchmarkRecord measures what recording decisions costs PostgreSQL and this process, without the events themselves: n in
-// one transaction, all of one kind of rule.
+// BenchmarkRecord measures what recording decisions costs PostgreSQL and this process, without the events themselves: n
+// in one transaction, all of one kind of rule.
 func BenchmarkRecord(b *testing.B) {
 	for _, kind := range []struct {
 		name  string
@@ -37,13 +37,15 @@ func BenchmarkRecord(b *testing.B) {
 				}
 				b.Cleanup(db.Close)
 				pid := countRows(b, db, `select pg_backend_pid()`)
-				e := engine(b, load(b, ruleText(append(kind.lines, "subject: event.user_id", "payload: {u: event.user_id, k: event.properties.k, a: event.properties.amount_cents}")...)))
+				e := engine(b, load(b, ruleText(append(kind.lines, "subject: event.user_id",
+					"payload: {u: event.user_id, k: event.properties.k, a: event.properties.amount_cents}")...)))
 				made := 0
 				batch := func() []pipeline.Event {
 					events := make([]pipeline.Event, n)
 					for i := range events {
 						made++
-						events[i] = event("x", fmt.Sprint("u", made), strings.Replace(benchProperties, "{", fmt.Sprintf(`{"k":"key-%d",`, made), 1))
+						events[i] = event("x", fmt.Sprint("u", made), strings.Replace(benchProperties, "{",
+							fmt.Sprintf(`{"k":"key-%d",`, made), 1))
 					}
 					return events
 				}

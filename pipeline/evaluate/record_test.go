@@ -133,12 +133,17 @@ func TestShopRulesRecord(t *testing.T) {
 	buy := func(order string, cents int) pipeline.Event {
 		return event("purchase_completed", "u1", fmt.Sprintf(`{"order_id":%q,"amount_cents":%d}`, order, cents))
 	}
-	mustCommit(t, db, e, event("signup_completed", "u1", `{"plan":"pro"}`), event("signup_completed", "u1", ""), buy("o1", 50000))
-	mustCommit(t, db, e, event("signup_completed", "u1", ""), event("signup_completed", "u2", ""), buy("o1", 50000), buy("o2", 60000), buy("o3", 1))
-	wantRows(t, query(t, db, `select concat_ws(' ', tenant_id, rule_id, type, subject_key, dedupe_key, destination, status, attempts,
-		length(rule_hash), event_id is not null, event_occurred_at is not null, payload - 'signed_up_at') from outbox order by message_id`),
+	mustCommit(t, db, e, event("signup_completed", "u1", `{"plan":"pro"}`), event("signup_completed", "u1", ""),
+		buy("o1", 50000))
+	mustCommit(t, db, e, event("signup_completed", "u1", ""), event("signup_completed", "u2", ""), buy("o1", 50000),
+		buy("o2", 60000), buy("o3", 1))
+	wantRows(t, query(t, db, `select concat_ws(' ', tenant_id, rule_id, type, subject_key, dedupe_key, destination,
+		status, attempts,
+		length(rule_hash), event_id is not null, event_occurred_at is not null, payload - 'signed_up_at') from outbox
+			order by message_id`),
 		`1 shop/welcome welcome u1 u1 welcome pending 0 16 t t {"plan": "pro", "user_id": "u1"}`,
-		`1 shop/big-purchase big-purchase sales-team o1 sales pending 0 16 t t {"user_id": "u1", "order_id": "o1", "amount_cents": 50000}`,
+		`1 shop/big-purchase big-purchase sales-team o1 sales pending 0 16 t t `+
+			`{"user_id": "u1", "order_id": "o1", "amount_cents": 50000}`,
 		`1 shop/welcome welcome u2 u2 welcome pending 0 16 t t {"plan": "free", "user_id": "u2"}`)
 	for _, c := range []struct {
 		want float64
@@ -165,7 +170,8 @@ func TestShopRulesRecord(t *testing.T) {
 func TestOnlyStoredEventsCount(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	e, reg := engineWith(t, load(t, ruleText("dedupe_key: event.user_id", "match: event.user_id != 'bad' || event.properties.none")), nil)
+	e, reg := engineWith(t, load(t, ruleText("dedupe_key: event.user_id",
+		"match: event.user_id != 'bad' || event.properties.none")), nil)
 	plan := e.Decide([]pipeline.Event{event("x", "a", ""), event("x", "b", ""), event("x", "bad", "")})
 	tx, err := db.Begin(t.Context())
 	if err != nil {
@@ -261,11 +267,13 @@ func TestShadowDecidesAndDoesNotSend(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	due := 0
-	e, _ := engineWith(t, load(t, ruleText("state: shadow", "dedupe_key: event.user_id", "cooldown: 1h", "subject: event.user_id")), func(n int) { due += n })
+	e, _ := engineWith(t, load(t, ruleText("state: shadow", "dedupe_key: event.user_id", "cooldown: 1h",
+		"subject: event.user_id")), func(n int) { due += n })
 	mustCommit(t, db, e, event("x", "u", ""), event("x", "u", ""))
 	e.Use(load(t, ruleText("dedupe_key: event.user_id", "cooldown: 1h", "subject: event.user_id")))
 	mustCommit(t, db, e, event("x", "u", ""))
-	wantRows(t, query(t, db, `select status || ' ' || (finished_at is not null) from outbox order by message_id`), "skipped true", "pending false")
+	wantRows(t, query(t, db, `select status || ' ' || (finished_at is not null) from outbox order by message_id`),
+		"skipped true", "pending false")
 	if due != 1 {
 		t.Errorf("onDecided was told of %d messages, want 1", due)
 	}
@@ -274,10 +282,12 @@ func TestShadowDecidesAndDoesNotSend(t *testing.T) {
 func TestSeveralDestinations(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	text := strings.Replace(ruleText("dedupe_key: event.user_id", "cap: {max: 1, per: 1h}"), "send_to: crm", "send_to: [sales, crm]", 1)
+	text := strings.Replace(ruleText("dedupe_key: event.user_id", "cap: {max: 1, per: 1h}"), "send_to: crm",
+		"send_to: [sales, crm]", 1)
 	e, reg := engineWith(t, load(t, text), nil)
 	mustCommit(t, db, e, event("x", "u", ""), event("x", "v", ""))
-	wantRows(t, query(t, db, `select destination || ' ' || dedupe_key from outbox order by message_id`), "sales u", "crm u")
+	wantRows(t, query(t, db, `select destination || ' ' || dedupe_key from outbox order by message_id`), "sales u",
+		"crm u")
 	if got := counted(t, reg, "pipeline_evaluate_decided_messages_total", "t/r", "1"); got != 2 {
 		t.Errorf("%v decided, want 2", got)
 	}
@@ -287,7 +297,8 @@ func TestSeveralDestinations(t *testing.T) {
 func TestARuleThatPostgreSQLRefuses(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	text := "version: 1\nruleset: t\nrules:\n" + oneRule("nul", `payload: '"a\u0000b"'`) + oneRule("nulkey", `dedupe_key: '"a\u0000b"'`) +
+	text := "version: 1\nruleset: t\nrules:\n" + oneRule("nul", `payload: '"a\u0000b"'`) +
+		oneRule("nulkey", `dedupe_key: '"a\u0000b"'`) +
 		oneRule("good", "dedupe_key: event.user_id", "cooldown: 1h", "subject: event.user_id")
 	e, reg := engineWith(t, load(t, text), nil)
 	var events []pipeline.Event
@@ -338,7 +349,8 @@ func TestConcurrentBatchesAreExact(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	text := "version: 1\nruleset: t\nrules:\n" +
-		oneRule("cap", "subject: event.user_id", "dedupe_key: event.properties.k", "cap: {max: 3, per: 24h}", "digest: {after: 1h}") +
+		oneRule("cap", "subject: event.user_id", "dedupe_key: event.properties.k", "cap: {max: 3, per: 24h}",
+			"digest: {after: 1h}") +
 		oneRule("cool", "subject: event.user_id", "dedupe_key: event.properties.k", "cooldown: 3h", "digest: {after: 1h}") +
 		oneRule("free", "dedupe_key: event.properties.k")
 	e, reg := engineWith(t, load(t, text), nil)
@@ -381,13 +393,18 @@ func TestConcurrentBatchesAreExact(t *testing.T) {
 		t.Errorf("%d deadlocks, want 0", n)
 	}
 	unique := writers / 2 * batches * size
-	wantRows(t, query(t, db, `select rule_id || ' ' || count(*) || ' ' || count(distinct dedupe_key) from outbox group by rule_id order by 1`),
-		fmt.Sprintf("t/cap %d %d", 3*subjects, 3*subjects), fmt.Sprintf("t/cool %d %d", subjects, subjects), fmt.Sprintf("t/free %d %d", unique, unique))
+	wantRows(t,
+		query(t, db,
+			`select rule_id || ' ' || count(*) || ' ' || count(distinct dedupe_key) from outbox group by rule_id order by 1`),
+		fmt.Sprintf("t/cap %d %d", 3*subjects, 3*subjects), fmt.Sprintf("t/cool %d %d", subjects, subjects),
+		fmt.Sprintf("t/free %d %d", unique, unique))
 	wantRows(t, query(t, db, `select rule_id || ' ' || sum(suppressed) from rule_subjects group by rule_id order by 1`),
 		fmt.Sprintf("t/cap %d", unique-3*subjects), fmt.Sprintf("t/cool %d", unique-subjects))
 	for _, rule := range []string{"t/cap", "t/cool", "t/free"} {
-		all := counted(t, reg, "pipeline_evaluate_decided_messages_total", rule, "1") + counted(t, reg, "pipeline_evaluate_suppressed_total", "duplicate", rule) +
-			counted(t, reg, "pipeline_evaluate_suppressed_total", "cap", rule) + counted(t, reg, "pipeline_evaluate_suppressed_total", "cooldown", rule)
+		all := counted(t, reg, "pipeline_evaluate_decided_messages_total", rule, "1") +
+			counted(t, reg, "pipeline_evaluate_suppressed_total", "duplicate", rule) +
+			counted(t, reg, "pipeline_evaluate_suppressed_total", "cap", rule) +
+			counted(t, reg, "pipeline_evaluate_suppressed_total", "cooldown", rule)
 		if all != float64(keys.Load()) {
 			t.Errorf("%s accounts for %v candidates, want %d", rule, all, keys.Load())
 		}
@@ -401,14 +418,18 @@ func TestStarRuleHasLimits(t *testing.T) {
 	star := func(id, limit string) string {
 		return strings.Replace(oneRule(id, "subject: event.user_id", limit), "on: x", `on: "*"`, 1)
 	}
-	e := engine(t, load(t, "version: 1\nruleset: t\nrules:\n"+star("cool", "cooldown: 1h")+star("capped", "cap: {max: 3, per: 1h}")))
+	e := engine(t, load(t, "version: 1\nruleset: t\nrules:\n"+star("cool", "cooldown: 1h")+star("capped",
+		"cap: {max: 3, per: 1h}")))
 	var batch []pipeline.Event
 	for i := range 20 {
-		batch = append(batch, pipeline.Event{ID: pipeline.NewUUIDv7(time.Now()), Tenant: 1, Name: fmt.Sprint("name-", i), UserID: fmt.Sprint("u", i%2),
+		batch = append(batch, pipeline.Event{ID: pipeline.NewUUIDv7(time.Now()), Tenant: 1, Name: fmt.Sprint("name-", i),
+			UserID:     fmt.Sprint("u", i%2),
 			OccurredAt: time.Now().UTC(), ReceivedAt: time.Now().UTC()})
 	}
 	mustCommit(t, db, e, batch[:7]...)
 	mustCommit(t, db, e, batch[7:]...)
-	wantRows(t, query(t, db, `select rule_id || ' ' || subject_key || ' ' || count(*) from outbox group by rule_id, subject_key order by 1`),
+	wantRows(t,
+		query(t, db,
+			`select rule_id || ' ' || subject_key || ' ' || count(*) from outbox group by rule_id, subject_key order by 1`),
 		"t/capped u0 3", "t/capped u1 3", "t/cool u0 1", "t/cool u1 1")
 }

@@ -16,9 +16,12 @@ import (
 // the messages, suppressions and re-checks are the same. Tests in rules files and backtests rest on this.
 func TestReplayDecidesAsTheDatabase(t *testing.T) {
 	t.Parallel()
-	text := cart("subject: trigger.user_id", "once_per: episode", "lookback: 4h", "cap: {max: 2, per: 3h}", "digest: {after: 2h}") +
-		"  - id: ev\n    on: purchase_completed\n    subject: event.user_id\n    dedupe_key: event.properties.k\n    dedupe_for: 4h\n" +
-		"    cooldown: 20m\n    cap: {max: 3, per: 2h}\n    digest: {after: 30m}\n    send_to: crm\n    payload: {k: event.properties.k}\n"
+	text := cart("subject: trigger.user_id", "once_per: episode", "lookback: 4h", "cap: {max: 2, per: 3h}",
+		"digest: {after: 2h}") +
+		"  - id: ev\n    on: purchase_completed\n    subject: event.user_id\n    dedupe_key: event.properties.k\n    " +
+		"dedupe_for: 4h\n" +
+		"    cooldown: 20m\n    cap: {max: 3, per: 2h}\n    digest: {after: 30m}\n    send_to: crm\n    payload: {k: " +
+		"event.properties.k}\n"
 	w := newWorld(t, text)
 	w.tick()
 	start := w.now
@@ -51,7 +54,8 @@ func TestReplayDecidesAsTheDatabase(t *testing.T) {
 			want = append(want, fmt.Sprintf("%s %s %s %s", d.Rule, d.Subject, d.Key, d.At.Format(time.RFC3339)))
 		}
 	}
-	got := w.texts(`select concat_ws(' ', rule_id, subject_key, dedupe_key, to_char((run_after - case when recheck is null then interval '0' else interval '5 minutes' end)
+	got := w.texts(`select concat_ws(' ', rule_id, subject_key, dedupe_key, to_char((run_after - case when recheck is null
+		then interval '0' else interval '5 minutes' end)
 		at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) from outbox`)
 	slices.Sort(got)
 	slices.Sort(want)

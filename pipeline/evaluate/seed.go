@@ -23,9 +23,11 @@ for update skip locked`
 
 // seenSQL notes that a rule is in force, unless its timers have to be seeded first.
 const seenSQL = `
-update absence_seeds set seen_at = now() where timer = any($1) and seen_at > now() - $2::interval and seen_at <= now() - $2::interval / 4`
+update absence_seeds set seen_at = now() where timer = any($1) and seen_at > now() - $2::interval
+	and seen_at <= now() - $2::interval / 4`
 
-const newSeedSQL = `insert into absence_seeds (timer, seen_at, seeds) select t, now(), 0 from unnest($1::text[]) t order by t on conflict do nothing`
+const newSeedSQL = `insert into absence_seeds (timer, seen_at, seeds) select t, now(), 0 from unnest($1::text[]) t
+	order by t on conflict do nothing`
 
 const unseededSQL = `
 select timer from absence_seeds where timer = any($1)
@@ -38,8 +40,9 @@ update absence_seeds set seen_at = now(), seeded_at = now(),
 // storedSQL reads the events that a rule's timers depend on, over its lookback, in parts.
 const storedSQL = `
 declare seed no scroll cursor for
-select tenant_id, ` + eventColumns + `
-from events where occurred_at > now() - $1::float8 * interval '1 second' and ($2::text[] is null or event_name = any($2))`
+select ` + pipeline.EventColumns + `
+from events where occurred_at > now() - $1::float8 * interval '1 second' and ($2::text[] is null
+	or event_name = any($2))`
 
 // seed makes the timers of rules that came into force, from the events of their lookback. A maximum may be taken twice,
 // so what ingest does meanwhile does not matter.
@@ -54,7 +57,8 @@ func (s *Sweeper) seed(ctx context.Context, set *rules.Set) error {
 	}
 	var unseeded []string
 	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) (func(), error) {
-		rows, err := tx.Query(ctx, `select t from unnest($1::text[]) t where not exists (select from absence_seeds s where s.timer = t)`, timers)
+		rows, err := tx.Query(ctx,
+			`select t from unnest($1::text[]) t where not exists (select from absence_seeds s where s.timer = t)`, timers)
 		if err != nil {
 			return nil, err
 		}
@@ -133,7 +137,8 @@ func (s *Sweeper) seedOne(ctx context.Context, set *rules.Set, r *rules.Rule) er
 		return fmt.Errorf("evaluate: seed timers of rule %s: %w", r.Name, err)
 	}
 	s.metrics.seeded.WithLabelValues(r.Name).Add(float64(read))
-	s.engine.log.Info("an absence rule came into force; its timers are made from the stored events", "rule", r.Name, "events", read)
+	s.engine.log.Info("an absence rule came into force; its timers are made from the stored events", "rule", r.Name,
+		"events", read)
 	return nil
 }
 
@@ -143,11 +148,11 @@ func fetchStored(ctx context.Context, tx pgx.Tx) ([]pipeline.Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	var tenant int32
-	var e eventRow
+	var e pipeline.EventRow
 	var events []pipeline.Event
-	_, err = pgx.ForEachRow(rows, append([]any{&tenant}, e.fields()...), func() error {
-		events = append(events, e.event(tenant))
+	_, err = pgx.ForEachRow(rows, e.Fields(), func() error {
+		ev, _ := e.Event()
+		events = append(events, ev)
 		return nil
 	})
 	return events, err

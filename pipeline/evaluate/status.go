@@ -34,8 +34,8 @@ func (e *Engine) tally(of *rules.Rule, add func(*tally)) {
 	add(t)
 }
 
-// Report writes how the rules fare into rule_status and rule_hours, every few seconds until ctx ends, and then once more. A failure
-// is logged; what could not be written is tried again.
+// Report writes how the rules fare into rule_status and rule_hours, every few seconds until ctx ends, and then once
+// more. A failure is logged; what could not be written is tried again.
 func (e *Engine) Report(ctx context.Context, db *pgxpool.Pool) error {
 	tick := time.NewTicker(reportEvery)
 	defer tick.Stop()
@@ -59,21 +59,27 @@ func (e *Engine) Report(ctx context.Context, db *pgxpool.Pool) error {
 
 const reportSQL = `
 with said as (
-	select * from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bool[], $8::text[], $9::timestamptz[])
+	select * from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bool[], $8::text[],
+		$9::timestamptz[])
 		as u(rule_id, hash, kind, state, owner, response, failing, error, error_at)),
 status as (
-	insert into rule_status as s (rule_id, hash, kind, state, owner, response, seen_at, failing_at, last_error, last_error_at)
-	select rule_id, hash, kind, state, owner, response, now(), case when failing then now() end, error, error_at from said order by rule_id
-	on conflict (rule_id) do update set hash = excluded.hash, kind = excluded.kind, state = excluded.state, owner = excluded.owner,
+	insert into rule_status as s (rule_id, hash, kind, state, owner, response, seen_at, failing_at, last_error,
+		last_error_at)
+	select rule_id, hash, kind, state, owner, response, now(), case when failing then now() end, error, error_at
+	from said order by rule_id
+	on conflict (rule_id) do update set hash = excluded.hash, kind = excluded.kind, state = excluded.state,
+		owner = excluded.owner,
 		response = excluded.response, seen_at = excluded.seen_at, failing_at = coalesce(excluded.failing_at, s.failing_at),
-		last_error = coalesce(excluded.last_error, s.last_error), last_error_at = coalesce(excluded.last_error_at, s.last_error_at))
+		last_error = coalesce(excluded.last_error, s.last_error),
+		last_error_at = coalesce(excluded.last_error_at, s.last_error_at))
 insert into rule_hours as h (rule_id, hour, evaluated, messages, duplicate, cooldown, cap, errors)
 select u.rule_id, date_trunc('hour', now()), u.evaluated, u.messages, u.duplicate, u.cooldown, u.cap, u.errors
 from unnest($1::text[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[], $15::bigint[])
 	as u(rule_id, evaluated, messages, duplicate, cooldown, cap, errors)
 where u.evaluated + u.messages + u.duplicate + u.cooldown + u.cap + u.errors > 0
 order by u.rule_id
-on conflict (rule_id, hour) do update set evaluated = h.evaluated + excluded.evaluated, messages = h.messages + excluded.messages,
+on conflict (rule_id, hour) do update set evaluated = h.evaluated + excluded.evaluated,
+	messages = h.messages + excluded.messages,
 	duplicate = h.duplicate + excluded.duplicate, cooldown = h.cooldown + excluded.cooldown, cap = h.cap + excluded.cap,
 	errors = h.errors + excluded.errors`
 

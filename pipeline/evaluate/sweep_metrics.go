@@ -30,11 +30,14 @@ func NewSweepMetrics(reg prometheus.Registerer) *SweepMetrics {
 		filled: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_sweep_fill_events_total",
 			Help: "Stored events read to make the counts of a rate rule that came into force."}, []string{"rule"}),
 		unfilled: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_sweep_fill_days",
-			Help: "Days of stored events that are still to be counted for a rate rule that came into force, as the node knows that counted last."}, []string{"rule"}),
+			Help: "Days of stored events that are still to be counted for a rate rule that came into force, as the node " +
+				"knows that counted last."}, []string{"rule"}),
 		late: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_sweep_oldest_due_seconds",
-			Help: "For how long the oldest timer taken by the last look had been due; 0 if none was. Alert above 300."}, []string{"rule"}),
+			Help: "For how long the oldest timer taken by the last look had been due; 0 if none was. Alert above 300."},
+			[]string{"rule"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_sweep_errors_total",
-			Help: "Failures, which are tried again at the next look, by task: seed, absence, digest, rate, fill, clean."}, []string{"task"}),
+			Help: "Failures, which are tried again at the next look, by task: seed, absence, digest, rate, fill, clean."},
+			[]string{"task"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pipeline_sweep_duration_seconds",
 			Help: "Time of one look at everything that is due.", Buckets: prometheus.ExponentialBuckets(0.0005, 3, 11)}),
 	}

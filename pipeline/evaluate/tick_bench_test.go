@@ -47,7 +47,9 @@ func BenchmarkTick(b *testing.B) {
 	for b.Loop() {
 		n++
 		// 100 others are due: their clocks go back by a little more than an hour.
-		if _, err := setup.Exec(b.Context(), `update absence_timers set trigger_at = now() - interval '61 minutes' - $2 * interval '1 ms' where tenant_id = 1 and timer = $1 and
+		if _, err := setup.Exec(b.Context(),
+			`update absence_timers set trigger_at = now() - interval '61 minutes' - $2 * interval '1 ms' where tenant_id = 1
+			and timer = $1 and
 			key in (select 's' || g from generate_series($2 * 100, $2 * 100 + 99) g)`, timer, n); err != nil {
 			b.Fatal(err)
 		}

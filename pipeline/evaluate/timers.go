@@ -30,7 +30,8 @@ on conflict (tenant_id, timer, key) do update set
 	first_at = case when t.armed_at is null then excluded.first_at else least(t.first_at, excluded.first_at) end,
 	done_at = case when excluded.first_at is not null and excluded.cancel_at > coalesce(t.cancel_at, '-infinity')
 		then null else t.done_at end
-where excluded.trigger_at > coalesce(t.trigger_at, '-infinity') or excluded.cancel_at > coalesce(t.cancel_at, '-infinity')
+where excluded.trigger_at > coalesce(t.trigger_at, '-infinity') or excluded.cancel_at > coalesce(t.cancel_at,
+	'-infinity')
 	or excluded.activity_at > coalesce(t.activity_at, '-infinity')
 	or (excluded.trigger_at = t.trigger_at and excluded.trigger_event_id > t.trigger_event_id)
 	or excluded.first_at is not null`
@@ -66,7 +67,8 @@ func queueTimers(b *pgx.Batch, marks []rules.Mark) {
 		c.activityAt = append(c.activityAt, t.ActivityAt)
 		c.firstAt = append(c.firstAt, t.FirstAt)
 	}
-	b.Queue(timersSQL, c.tenants, c.timers, c.keys, c.triggerAt, c.triggers, c.occurredAt, c.cancelAt, c.activityAt, c.firstAt)
+	b.Queue(timersSQL, c.tenants, c.timers, c.keys, c.triggerAt, c.triggers, c.occurredAt, c.cancelAt, c.activityAt,
+		c.firstAt)
 	queueHistory(b, marks)
 }
 

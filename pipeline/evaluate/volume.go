@@ -10,8 +10,8 @@ import (
 	"sluice.example/sluice/pipeline/rules"
 )
 
-// volumeSQL sums windows of the last week, one for each hour, of each of up to 20 tenants, from when a tenant was counted
-// first; then how many windows reach the minimum, and what one holds on average. Ranges of the primary key.
+// volumeSQL sums windows of the last week, one for each hour, of each of up to 20 tenants, from when a tenant was
+// counted first; then how many windows reach the minimum, and what one holds on average. Ranges of the primary key.
 const volumeSQL = `
 with tenant as (
 	select tenant_id, min(minute) as first from rate_minutes where metric = $1 and minute > now() - interval '7 days'
@@ -19,7 +19,8 @@ with tenant as (
 win as (
 	select t.tenant_id, coalesce(sum(m.n), 0)::float8 n, coalesce(sum(m.x), 0)::float8 x
 	from tenant t
-	cross join generate_series(date_trunc('hour', now()) - interval '7 days', now() - $3::interval, interval '1 hour') as e(until)
+	cross join generate_series(date_trunc('hour', now()) - interval '7 days', now() - $3::interval,
+		interval '1 hour') as e(until)
 	left join rate_minutes m on m.metric = $1 and m.tenant_id = t.tenant_id and m.minute >= e.until - $2::interval
 		and m.minute < e.until
 	where e.until - $2::interval >= t.first
@@ -47,7 +48,8 @@ func LintVolume(ctx context.Context, conn *pgx.Conn, set *rules.Set) (yamlfile.F
 			continue
 		}
 		warning := a.MinimumPlace
-		warning.Message = fmt.Sprintf("reached by %d of %d windows of the last 7 days, so the rule would mostly be unknown. %s",
+		warning.Message = fmt.Sprintf("reached by %d of %d windows of the last 7 days, so the rule would mostly be "+
+			"unknown. %s",
 			reached, windows, a.TooFew(n, x))
 		found = append(found, warning)
 	}

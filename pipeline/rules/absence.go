@@ -199,7 +199,8 @@ func (l *loader) absenceRule(r *Rule, c *yamlfile.Section) {
 	a.Grace = c.Duration("grace", 2*time.Minute, 0, maxDuration)
 	a.Lookback = c.Duration("lookback", max(6*time.Hour, 3*(a.Within+a.Grace)), time.Second, maxDuration)
 	if least := a.Within + a.Grace + 2*time.Minute; a.Lookback <= least {
-		c.Fault("lookback", "%s is too short; it has to be longer than within + grace + two sweeps (%s), or nothing would fire",
+		c.Fault("lookback", "%s is too short; it has to be longer than within + grace + two sweeps (%s), or nothing would "+
+			"fire",
 			duration.Format(a.Lookback), duration.Format(least))
 	}
 	anchor := c.OneOf("anchor", "last", "first", "idle")

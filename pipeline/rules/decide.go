@@ -10,8 +10,8 @@ import (
 	"sluice.example/sluice/pipeline/rules/expr"
 )
 
-// Findings is what a set makes of a batch of events, before it is known which of them are new, or of something that time
-// brings. It is for one goroutine.
+// Findings is what a set makes of a batch of events, before it is known which of them are new, or of something that
+// time brings. It is for one goroutine.
 type Findings struct {
 	// Matches are decisions before dedupe, cooldown and cap. Marks move timers, and Counts are what rate rules count.
 	Matches  []Match

@@ -15,7 +15,8 @@ import (
 // event makes a valid event of tenant 1.
 func event(name, user, properties string) pipeline.Event {
 	now := time.Now().UTC().Truncate(time.Microsecond)
-	ev := pipeline.Event{ID: pipeline.NewUUIDv7(now), Tenant: 1, Name: name, UserID: user, OccurredAt: now, ReceivedAt: now}
+	ev := pipeline.Event{ID: pipeline.NewUUIDv7(now), Tenant: 1, Name: name, UserID: user, OccurredAt: now,
+		ReceivedAt: now}
 	if properties != "" {
 		ev.Properties = []byte(properties)
 	}
@@ -52,7 +53,8 @@ func ruleText(lines ...string) string {
 }
 
 func oneRule(id string, lines ...string) string {
-	return "  - id: " + id + "\n    owner: me\n    response: r.md\n    on: x\n    send_to: crm\n    " + strings.Join(lines, "\n    ") + "\n"
+	return "  - id: " + id + "\n    owner: me\n    response: r.md\n    on: x\n    send_to: crm\n    " +
+		strings.Join(lines, "\n    ") + "\n"
 }
 
 // decided lists matches and failures of a batch as text.
@@ -91,7 +93,8 @@ func TestShopRulesDecide(t *testing.T) {
 		buy("", `{"order_id":"o2","amount_cents":50000}`),
 		event("page_viewed", "u1", ""),
 	}))
-	want := `shop/welcome[0] subject="u1" key="u1" {"user_id":"u1","signed_up_at":"2026-11-30T12:00:00.000005Z","plan":"free"}
+	want := `shop/welcome[0] subject="u1" key="u1" {"user_id":"u1","signed_up_at":"2026-11-30T12:00:00.000005Z",` +
+		`"plan":"free"}
 shop/big-purchase[2] subject="sales-team" key="o2" {"order_id":"o2","amount_cents":50000,"user_id":""}`
 	if got = strings.ReplaceAll(got, `"user_id":null`, `"user_id":""`); got != want {
 		t.Fatalf("got\n%s\nwant\n%s", got, want)
@@ -114,7 +117,8 @@ func TestExpressions(t *testing.T) {
 	// Big integers stay exact, also next to each other.
 	check(subject+"dedupe_key: event.properties.id", `{"id":9007199254740993}`, ok+`9007199254740993"`)
 	check(subject+"dedupe_key: event.properties.id", `{"id":18446744073709551615}`, ok+`18446744073709551615"`)
-	check(subject+"dedupe_key: event.properties.id", `{"id":18446744073709551616}`, "t/r[0] expression: dedupe_key: the integer 18446744073709551616 has more than 64 bits")
+	check(subject+"dedupe_key: event.properties.id", `{"id":18446744073709551616}`,
+		"t/r[0] expression: dedupe_key: the integer 18446744073709551616 has more than 64 bits")
 	// Dots, escapes and path characters in keys are just characters; the last of repeated keys counts, as in jsonb.
 	check(subject+`dedupe_key: event.properties["a.b"]`, `{"a":{"b":"no"},"a.b":"yes"}`, ok+`yes"`)
 	check(subject+`dedupe_key: event.properties["*"]`, `{"x":"no","*":"star"}`, ok+`star"`)
@@ -126,7 +130,8 @@ func TestExpressions(t *testing.T) {
 	check(subject+"dedupe_key: event.properties.id", "", "t/r[0] expression: dedupe_key: no such key: id")
 	check(subject+"dedupe_key: event.properties.id", `{"id":null}`, "t/r[0] no-key: dedupe_key: null or empty")
 	check("subject: event.session_id", `{}`, "t/r[0] no-key: subject: null or empty")
-	check(subject+"dedupe_key: event.properties.id", `{"id":1.5}`, "t/r[0] expression: dedupe_key: a double can't be a key")
+	check(subject+"dedupe_key: event.properties.id", `{"id":1.5}`,
+		"t/r[0] expression: dedupe_key: a double can't be a key")
 	check("subject: coalesce(event.properties.who, event.session_id, event.user_id)", `{}`, `t/r[0] subject="u"`)
 	check("match: has(event.properties.a) && !has(event.session_id) && has(event.user_id)", `{"a":null}`, `t/r[0]`)
 	// Missing properties are no match, and absorbed by || where the other side decides.
@@ -135,19 +140,25 @@ func TestExpressions(t *testing.T) {
 	check("match: event.properties.a > 1", `{"a":"text"}`, "t/r[0] expression: no such overload")
 	check("match: event.properties.a", `{"a":"text"}`, "t/r[0] expression: match gives a string, not a bool")
 	check("match: event.properties.a >= 2", `{"a":2.0}`, "t/r[0] subject")
-	check("match: '\"b\" in event.properties.list && size(event.properties.list) == 2'", `{"list":["a","b"]}`, "t/r[0] subject")
+	check("match: '\"b\" in event.properties.list && size(event.properties.list) == 2'", `{"list":["a","b"]}`,
+		"t/r[0] subject")
 	check(`match: event.properties.a == {"b":[1,null]}`, `{"a":{"b":[1,null]}}`, "t/r[0] subject")
-	check(`match: event.user_agent.matches("^$") && event.occurred_at > timestamp("2020-01-01T00:00:00Z")`, ``, "t/r[0] subject")
+	check(`match: event.user_agent.matches("^$") && event.occurred_at > timestamp("2020-01-01T00:00:00Z")`, ``,
+		"t/r[0] subject")
 	// Keys have a bound.
-	check(subject+"dedupe_key: event.properties.id", `{"id":"`+strings.Repeat("x", 1025)+`"}`, "t/r[0] too-large: dedupe_key: longer than 1024 bytes")
+	check(subject+"dedupe_key: event.properties.id", `{"id":"`+strings.Repeat("x", 1025)+`"}`,
+		"t/r[0] too-large: dedupe_key: longer than 1024 bytes")
 	check(subject+"payload: event.properties", `{"id":"`+strings.Repeat("x", 70000)+`"}`, "t/r[0] too-large: payload")
-	check(subject+"payload: {a: event.properties, b: event.properties, c: event.properties}", `{"id":"`+strings.Repeat("x", 40000)+`"}`, "t/r[0] too-large: payload")
+	check(subject+"payload: {a: event.properties, b: event.properties, c: event.properties}",
+		`{"id":"`+strings.Repeat("x", 40000)+`"}`, "t/r[0] too-large: payload")
 }
 
 func TestPayloadKeepsEveryDigit(t *testing.T) {
-	set := load(t, ruleText("payload: {n: event.properties.n, all: event.properties, list: [event.properties.n, 1 + 2], nested: {t: event.event_name}}"))
+	set := load(t, ruleText("payload: {n: event.properties.n, all: event.properties, list: [event.properties.n, 1 + "+
+		"2], nested: {t: event.event_name}}"))
 	got := decided(set.Decide([]pipeline.Event{event("x", "u", `{"n":1234567890123456789012345678901.50}`)}))
-	want := `{"n":1234567890123456789012345678901.50,"all":{"n":1234567890123456789012345678901.50},"list":[1234567890123456789012345678901.50,3],"nested":{"t":"x"}}`
+	want := `{"n":1234567890123456789012345678901.50,"all":{"n":1234567890123456789012345678901.50},` +
+		`"list":[1234567890123456789012345678901.50,3],"nested":{"t":"x"}}`
 	if !strings.HasSuffix(got, want) {
 		t.Fatalf("got %s\nwant %s", got, want)
 	}

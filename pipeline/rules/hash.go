@@ -15,8 +15,8 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-// hashNode returns 16 hexadecimal digits that change with the content of a rule and its defaults, and not with comments,
-// quoting, layout, tests or the order of keys.
+// hashNode returns 16 hexadecimal digits that change with the content of a rule and its defaults, and not with
+// comments, quoting, layout, tests or the order of keys.
 func hashNode(n *yaml.Node, defaults *yamlfile.Section) string {
 	h := sha256.New()
 	writeNode(h, n)

@@ -216,8 +216,8 @@ func (f *Findings) announce(r *Rule, s RateState, w Window, kind string) {
 	f.Matches = append(f.Matches, m)
 }
 
-// TooFew advises what to do about a rule in whose windows too little happens: n and x on average, of the denominator and
-// of the numerator.
+// TooFew advises what to do about a rule in whose windows too little happens: n and x on average, of the denominator
+// and of the numerator.
 func (a *Rate) TooFew(n, x float64) string {
 	factor, usual := a.MinExpected/x, fmt.Sprintf("%.1f events", x)
 	if a.Ratio {

@@ -9,10 +9,12 @@ import (
 
 func rateRules(t testing.TB, lines ...string) *Set {
 	t.Helper()
-	return load(t, "version: 1\nruleset: t\nrules:\n  - id: r\n    kind: rate\n    owner: me\n    response: r.md\n    send_to: crm\n    "+strings.Join(lines, "\n    ")+"\n")
+	return load(t, "version: 1\nruleset: t\nrules:\n  - id: r\n    kind: rate\n    owner: me\n    response: r.md\n    "+
+		"send_to: crm\n    "+strings.Join(lines, "\n    ")+"\n")
 }
 
-var conversion = []string{"numerator: {on: buy}", "denominator: {on: checkout}", "window: 60m", "every: 5m", "settle: 5m",
+var conversion = []string{"numerator: {on: buy}", "denominator: {on: checkout}", "window: 60m", "every: 5m",
+	"settle: 5m",
 	"minimum: {denominator: 200, expected_numerator: 10}", "fire: {drop: 30%, z: 3, for: 3}", "clear: {drop: 15%, for: 3}"}
 
 func samples(pairs ...float64) (out []Sample) {
@@ -66,7 +68,8 @@ func TestRateFiresOnceAndResolves(t *testing.T) {
 			}
 		}
 	}
-	bad, good, between, unknown := Judgement{Change: -0.5, Z: -4}, Judgement{Change: 0, Z: 0}, Judgement{Change: -0.2, Z: -2}, Judgement{Unknown: "x"}
+	bad, good, between, unknown := Judgement{Change: -0.5, Z: -4}, Judgement{Change: 0, Z: 0},
+		Judgement{Change: -0.2, Z: -2}, Judgement{Unknown: "x"}
 	feed(2, bad)
 	feed(1, Judgement{Change: -0.5, Z: -1}) // not significant: begins anew
 	feed(13, bad)                           // 4..16: fires at 6
@@ -87,7 +90,8 @@ func TestRateFiresOnceAndResolves(t *testing.T) {
 func TestRateLoadErrors(t *testing.T) {
 	check := func(want string, lines ...string) {
 		t.Helper()
-		_, err := loadText(t, "version: 1\nruleset: t\nrules:\n  - id: r\n    kind: rate\n    owner: me\n    response: r.md\n    send_to: crm\n    "+strings.Join(lines, "\n    ")+"\n")
+		_, err := loadText(t, "version: 1\nruleset: t\nrules:\n  - id: r\n    kind: rate\n    owner: me\n    response: "+
+			"r.md\n    send_to: crm\n    "+strings.Join(lines, "\n    ")+"\n")
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", lines, err, want)
 		}
@@ -102,5 +106,6 @@ func TestRateLoadErrors(t *testing.T) {
 	check("would be compared with itself", "fire: {drop: 30%}", "count: {on: x}", "window: 2h", "baseline: {step: 1h}")
 	check(`"other" is not another rate rule`, "fire: {drop: 30%}", "count: {on: x}", "inhibited_by: other")
 	check(`is not a time zone`, "fire: {drop: 30%}", "count: {on: x}", "baseline: {timezone: Mars/Base}")
-	check(`undefined field 'valeu'; did you mean "value"?`, "fire: {drop: 30%}", "count: {on: x}", "payload: {v: rate.valeu}")
+	check(`undefined field 'valeu'; did you mean "value"?`, "fire: {drop: 30%}", "count: {on: x}",
+		"payload: {v: rate.valeu}")
 }

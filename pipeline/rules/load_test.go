@@ -59,7 +59,8 @@ func TestLoadErrors(t *testing.T) {
 	check("version: 2\nruleset: shop\nrules: []", `1:10: version: expected version 1, got "2"`)
 	check("ruleset: shop\nrules: []", `missing required key "version"`)
 	check("version: 1\nruleset: t\nrules: []\ndestinations: {}", "addresses are not part of the rules")
-	check("version: 1\nruleset: t\ntenants: [acne]\nrules: []", `3:10: tenants: unknown tenant "acne"; did you mean "acme"?`)
+	check("version: 1\nruleset: t\ntenants: [acne]\nrules: []",
+		`3:10: tenants: unknown tenant "acne"; did you mean "acme"?`)
 	check(ruleText("digest: {after: 1h}"), "the rule has neither")
 	check(ruleText("cooldown: 0s"), "9:15: rules[r].cooldown: 0s is too short")
 	check(ruleText("cooldown: 90000d"), "90000d is too long; the most is 3660d")
@@ -67,11 +68,14 @@ func TestLoadErrors(t *testing.T) {
 	check(ruleText("match: event"), "is of type event, but has to be a condition")
 	check(ruleText("match: '[1,2].all(x, x > 0)'"), "rules[r].match")
 	check(ruleText("match: "+strings.Repeat("(", 60)+"true"+strings.Repeat(")", 60)), "rules[r].match")
-	check(ruleText("match: "+strings.Repeat(`event.user_id.matches("(a|b|c)+[xyz]*.*(foo|bar)") && `, 120)+"true"), "can cost up to")
+	check(ruleText("match: "+strings.Repeat(`event.user_id.matches("(a|b|c)+[xyz]*.*(foo|bar)") && `, 120)+"true"),
+		"can cost up to")
 	check(ruleText("kind: absense"), `rules[r].kind: "absense" is not one of`)
 	check(ruleText("match: >\n      event.user_id == 5"), "9:12: rules[r].match: found no matching overload")
-	check(ruleText("match: \"event.user_id == '\\u00e9\\\\n' + 5\""), ":42: rules[r].match: found no matching overload for '_+_'")
-	if _, err := Load(filepath.Join(t.TempDir(), "none.yaml"), DefaultOptions()); err == nil || !strings.Contains(err.Error(), "no such file") {
+	check(ruleText("match: \"event.user_id == '\\u00e9\\\\n' + 5\""),
+		":42: rules[r].match: found no matching overload for '_+_'")
+	if _, err := Load(filepath.Join(t.TempDir(), "none.yaml"), DefaultOptions()); err == nil ||
+		!strings.Contains(err.Error(), "no such file") {
 		t.Errorf("a missing file: got %v", err)
 	}
 }
@@ -95,7 +99,8 @@ func TestLoadFolder(t *testing.T) {
 		t.Fatalf("Load = %v, %v; want two rules", set, err)
 	}
 	write("b.yml", ruleText())
-	if _, err := Load(dir, DefaultOptions()); err == nil || !strings.Contains(err.Error(), `ruleset "t" is already that of`) {
+	if _, err := Load(dir, DefaultOptions()); err == nil ||
+		!strings.Contains(err.Error(), `ruleset "t" is already that of`) {
 		t.Errorf("two files with one ruleset: got %v", err)
 	}
 }

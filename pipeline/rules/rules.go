@@ -1,9 +1,10 @@
 // Package rules is the language of rules: it reads them from YAML into a Set, and says what a Set makes of events, of
 // timers that have run out, of subjects whose digest is due, and of windows of time.
 //
-// Everything here is pure. Nothing reads a clock, a database or the network, nothing is remembered between two calls, and
-// a Set never changes, so it is safe for concurrent use. What a Set finds is recorded by package evaluate, in SQL, and by
-// package replay, in memory. A rule that fails on an event fails on that event alone: the failure is one of the findings.
+// Everything here is pure. Nothing reads a clock, a database or the network, nothing is remembered between two calls,
+// and a Set never changes, so it is safe for concurrent use. What a Set finds is recorded by package evaluate, in SQL,
+// and by package replay, in memory. A rule that fails on an event fails on that event alone: the failure is one of the
+// findings.
 package rules
 
 import (

@@ -113,7 +113,8 @@ func (sc *Scope) compile(src *yamlfile.File, n *yaml.Node, where string, want re
 	}
 	est, err := sc.env.EstimateCost(checked, sizes{})
 	if err == nil && est.Max > maxCost {
-		err = fmt.Errorf("the expression can cost up to %d on a large event, which is more than %d; make it shorter", est.Max, maxCost)
+		err = fmt.Errorf("the expression can cost up to %d on a large event, which is more than %d; make it shorter", est.Max,
+			maxCost)
 	}
 	var prg cel.Program
 	if err == nil {

@@ -93,8 +93,8 @@ func appendMap(dst []byte, m traits.Mapper) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
-// AppendEvent appends the whole event as JSON, under the names by which it was posted. It has a time in any case: the one
-// by which the rules decide.
+// AppendEvent appends the whole event as JSON, under the names by which it was posted. It has a time in any case: the
+// one by which the rules decide.
 func AppendEvent(dst []byte, e *pipeline.Event) []byte {
 	timed := *e
 	timed.TimeUnknown = false

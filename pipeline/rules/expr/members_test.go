@@ -9,8 +9,10 @@ import (
 
 // FuzzMembers holds our splitting of objects against gjson's.
 func FuzzMembers(f *testing.F) {
-	for _, s := range []string{`{}`, ` { "a" : 1 , "b":"x\"y\\","c":[1,{"d":"]}"}],"a":null,"\u0041\n":-1.5e3 } `, `{"":""}`, `[1]`, `7`, `"x"`, "",
-		`{"a":`, `{"a"`, `{"a":1`, `{"a":{"b":[`, `{"a":"`, `{"a":tru`, `{,}`, `{"a" 1}`, `{"a":1,"b":"two","c":true,"d":4.5}`} {
+	for _, s := range []string{`{}`, ` { "a" : 1 , "b":"x\"y\\","c":[1,{"d":"]}"}],"a":null,"\u0041\n":-1.5e3 } `,
+		`{"":""}`, `[1]`, `7`, `"x"`, "",
+		`{"a":`, `{"a"`, `{"a":1`, `{"a":{"b":[`, `{"a":"`, `{"a":tru`, `{,}`, `{"a" 1}`,
+		`{"a":1,"b":"two","c":true,"d":4.5}`} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

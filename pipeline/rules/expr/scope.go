@@ -36,7 +36,8 @@ type Type struct{ cel *types.Type }
 
 var declarable = map[string]*types.Type{
 	"string": types.StringType, "int": types.IntType, "double": types.DoubleType, "bool": types.BoolType,
-	"list": types.NewListType(types.DynType), "map": types.NewMapType(types.StringType, types.DynType), "any": types.DynType,
+	"list": types.NewListType(types.DynType), "map": types.NewMapType(types.StringType, types.DynType),
+	"any": types.DynType,
 }
 
 // TypeNames are the names of the types that a property can have, sorted.

@@ -129,7 +129,8 @@ func memberOf(checked *ast.AST, e ast.Expr) *shortcut {
 	if isEvent(of) && eventTexts[name] != nil {
 		return &shortcut{text: eventTexts[name]}
 	}
-	if of.Kind() != ast.SelectKind || of.AsSelect().IsTestOnly() || of.AsSelect().FieldName() != "properties" || !isEvent(of.AsSelect().Operand()) {
+	if of.Kind() != ast.SelectKind || of.AsSelect().IsTestOnly() || of.AsSelect().FieldName() != "properties" ||
+		!isEvent(of.AsSelect().Operand()) {
 		return nil
 	}
 	s := &shortcut{property: name}

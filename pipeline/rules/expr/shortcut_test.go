@@ -15,12 +15,14 @@ import (
 
 // conditionOf compiles a condition, for events whose properties are declared as told; nil if it is not valid.
 func conditionOf(declared Properties, expr string) *Program {
-	return NewScope(Event, declared).Condition(yamlfile.Parse("f", nil), &yaml.Node{Kind: yaml.ScalarNode, Value: expr, Line: 1, Column: 1}, "")
+	return NewScope(Event, declared).Condition(yamlfile.Parse("f", nil), &yaml.Node{Kind: yaml.ScalarNode, Value: expr,
+		Line: 1, Column: 1}, "")
 }
 
 // TestShortcutAnswers: which conditions need no CEL, and what becomes of the others.
 func TestShortcutAnswers(t *testing.T) {
-	ev := pipeline.Event{Name: "x", UserID: "u", Properties: []byte(`{"huge":18446744073709551616,"n":5,"f":2.5,"s":"a\u0062","t":true,"o":{"n":1},"z":null,"big":18446744073709551615}`)}
+	ev := pipeline.Event{Name: "x", UserID: "u", Properties: []byte(
+		`{"huge":18446744073709551616,"n":5,"f":2.5,"s":"a\u0062","t":true,"o":{"n":1},"z":null,"big":18446744073709551615}`)}
 	for expr, want := range map[string]verdict{
 		`event.properties.n == 5`:                                            yes,
 		`event.properties.n >= 6`:                                            no,
@@ -95,7 +97,8 @@ func FuzzShortcut(f *testing.F) {
 			switch {
 			case got == ask, err == nil && got == yes && out == types.True, err == nil && got == no && out == types.False:
 			default:
-				t.Fatalf("%s, declared as %v, on %s %s %s: the shortcut says %d, CEL %v, %v", expr, declared, ev.Name, ev.UserID, ev.Properties, got, out, err)
+				t.Fatalf("%s, declared as %v, on %s %s %s: the shortcut says %d, CEL %v, %v", expr, declared, ev.Name, ev.UserID,
+					ev.Properties, got, out, err)
 			}
 		}
 	})
@@ -104,10 +107,13 @@ func FuzzShortcut(f *testing.F) {
 var (
 	randomNames    = []string{"a", "b", "c", "d"}
 	randomTexts    = []string{"", "x", "y", "é", `q"`}
-	randomLiterals = []string{"0", "1", "-1", "2", "9007199254740993", "9223372036854775807", "-9223372036854775808", "1u", "0.0", "1.0", "1.5", "-1.5",
+	randomLiterals = []string{"0", "1", "-1", "2", "9007199254740993", "9223372036854775807", "-9223372036854775808", "1u",
+		"0.0", "1.0", "1.5", "-1.5",
 		"9007199254740992.0", "9.3e18", "-1e300", `""`, `"x"`, `"y"`, `"é"`, `"q\""`, "true", "false", "null"}
-	randomValues = []string{"0", "-0", "1", "-1", "2", "9007199254740993", "9223372036854775807", "-9223372036854775808", "9223372036854775808", "18446744073709551616",
-		"0.0", "-0.0", "1.0", "1e0", "1.5", "-1.5", "9007199254740992.0", "9.3e18", "1e999", "-1e300", `""`, `"x"`, `"y"`, `"\u00e9"`, `"é"`, `"q\""`, "true", "false", "null", "[1,2]", "[]"}
+	randomValues = []string{"0", "-0", "1", "-1", "2", "9007199254740993", "9223372036854775807", "-9223372036854775808",
+		"9223372036854775808", "18446744073709551616",
+		"0.0", "-0.0", "1.0", "1e0", "1.5", "-1.5", "9007199254740992.0", "9.3e18", "1e999", "-1e300", `""`, `"x"`, `"y"`,
+		`"\u00e9"`, `"é"`, `"q\""`, "true", "false", "null", "[1,2]", "[]"}
 )
 
 func pick(rng *rand.Rand, from []string) string { return from[rng.IntN(len(from))] }

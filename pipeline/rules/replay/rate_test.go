@@ -9,11 +9,12 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-var conversion = []string{"numerator: {on: buy}", "denominator: {on: checkout}", "window: 60m", "every: 5m", "settle: 5m",
+var conversion = []string{"numerator: {on: buy}", "denominator: {on: checkout}", "window: 60m", "every: 5m",
+	"settle: 5m",
 	"minimum: {denominator: 200, expected_numerator: 10}", "fire: {drop: 30%, z: 3, for: 3}", "clear: {drop: 15%, for: 3}"}
 
-// TestRateReplay: four weeks of a shop with a night and weekly differences, then conversion drops by 60 % for three hours.
-// 20 minutes of delay for some purchases, constant traffic within the hour and the night raise no alarm.
+// TestRateReplay: four weeks of a shop with a night and weekly differences, then conversion drops by 60 % for three
+// hours. 20 minutes of delay for some purchases, constant traffic within the hour and the night raise no alarm.
 func TestRateReplay(t *testing.T) {
 	set := load(t, "  - id: r\n    kind: rate\n    send_to: crm\n    "+strings.Join(conversion, "\n    ")+"\n")
 	rng := rand.New(rand.NewPCG(1, 2))

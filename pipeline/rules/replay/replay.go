@@ -1,8 +1,8 @@
-// Package replay decides about events in memory, by a clock that its caller moves: for the tests inside a rules file, and
-// for trying rules on stored events.
+// Package replay decides about events in memory, by a clock that its caller moves: for the tests inside a rules file,
+// and for trying rules on stored events.
 //
-// What the rules make of events is the code that ingest runs. What SQL remembers between batches is kept in maps here, to
-// the same decisions; a test holds both against each other. Nothing is written, and no other clock is read.
+// What the rules make of events is the code that ingest runs. What SQL remembers between batches is kept in maps here,
+// to the same decisions; a test holds both against each other. Nothing is written, and no other clock is read.
 package replay
 
 import (

@@ -12,8 +12,8 @@ import (
 	"sluice.example/sluice/pipeline/rules"
 )
 
-// Load is rules.Load, and runs the tests that stand in the rules. One that fails is a fault like any other, so that such
-// rules do not come into force.
+// Load is rules.Load, and runs the tests that stand in the rules. One that fails is a fault like any other, so that
+// such rules do not come into force.
 func Load(path string, o rules.Options) (*rules.Set, error) {
 	set, err := rules.Load(path, o)
 	if err != nil {

@@ -50,8 +50,10 @@ func TestInlineTestsCanFail(t *testing.T) {
 			t.Errorf("expect %s: got %v, want %q", expect, err, want)
 		}
 	}
-	check(`[{payload: {n: 1.5}}, {at: 61m, subject: u, send_to: crm, status: sent, payload: {count: 1}}]`, "at 1h0m30s, expected 1h1m0s")
-	check(`[{payload: {n: 1.5, big: 9007199254740993}}, {subject: u, send_to: crm, status: sent, payload: {count: 1}}]`, "")
+	check(`[{payload: {n: 1.5}}, {at: 61m, subject: u, send_to: crm, status: sent, payload: {count: 1}}]`,
+		"at 1h0m30s, expected 1h1m0s")
+	check(`[{payload: {n: 1.5, big: 9007199254740993}}, {subject: u, send_to: crm, status: sent, payload: {count: 1}}]`,
+		"")
 	check(`[{payload: {big: 9007199254740992}}, {}]`, "message 1: payload is")
 	check(`[{}, {payload: {count: 2}}]`, "message 2: payload is")
 	check(`[{}, {}, {}]`, "message 3 was not made; there were 2 in all")
