@@ -82,7 +82,7 @@ func Parse(name string, text []byte) *File {
 	return f
 }
 
-// syntax reports what the YAML parser says, at the line that it names.
+// syntax reports the error of the YAML parser, at the line that it names.
 func (f *File) syntax(err error) {
 	line := 1
 	_, message, found := strings.Cut(err.Error(), "yaml: ")

@@ -19,7 +19,7 @@ reset as (
 	where s.tenant_id = d.tenant_id and s.rule_id = d.rule_id and s.subject = d.subject)
 select tenant_id, rule_id, subject, suppressed, suppressed_since from due`
 
-// digests tells what cooldown and cap held back.
+// digests reports what cooldown and cap held back.
 func (s *Sweeper) digests(ctx context.Context, set *rules.Set) error {
 	err := s.untilFew(ctx, func(ctx context.Context, tx pgx.Tx) (int, func(), error) {
 		rows, err := tx.Query(ctx, heldSQL, s.sweepBatch)

@@ -14,8 +14,8 @@ import (
 
 // noteRatesSQL notes which rate rules are in force, and which days of theirs have to be filled: for a new rule all days
 // of its baseline; for one that no node had in force for a while those since then; and once more those in which batches
-// of nodes that did not know it yet may have stored events. What arrives later than an hour after its rule's settle
-// time is no part of any comparison, so days are not gone back further for it. Most of the time this writes nothing.
+// of nodes that did not know it yet may have stored events. What arrives more than an hour after its rule's settle
+// time is not part of any comparison, so days are not gone back further for it. Most of the time this writes nothing.
 const noteRatesSQL = `
 insert into rate_fills as f (metric, seen_at, passes, began_at, day, since)
 select metric, now(), 0, now(), (now() at time zone 'UTC')::date, (since at time zone 'UTC')::date
@@ -110,7 +110,7 @@ const toFillSQL = `select day, since from rate_fills where metric = $1 and day i
 
 // countedSQL reads one day: the counts that are there, negative, and the events. It is one statement, and so one
 // moment: each event that it sees was counted by its batch in the minutes that it sees, or was not. Whatever commits
-// later is no business of this day's pass. An event counts on the day on which it arrived if its clock was ahead; it is
+// later is not part of this day's pass. An event counts on the day on which it arrived if its clock was ahead; it is
 // found if that was by less than 48 hours, which is what ingest takes by default.
 // The join with no event gives both parts the same columns.
 const countedSQL = `

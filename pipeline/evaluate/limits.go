@@ -104,7 +104,7 @@ on conflict (tenant_id, key_hash) do update set expires_at = excluded.expires_at
 returning tenant_id, key_hash`
 
 // queueKeys makes duplicates of the matches whose key is in the ledger. One without a key is none: its event is new,
-// which is the same promise without a row that has to be kept for ever.
+// which is the same promise without a row that has to be kept for good.
 func queueKeys(b *pgx.Batch, matches []rules.Match, fates []fate) {
 	at := make(map[ledgerKey]int, len(matches))
 	order := make([]int, 0, len(matches))

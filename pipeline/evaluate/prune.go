@@ -63,7 +63,7 @@ func (p *Pruner) Tables() []string {
 }
 
 // Prune deletes at most so many rows of a table that are past their time, and of the tables that belong to it. More
-// says that there may be others. A row that somebody holds is left for another time.
+// reports whether there may be others. A row that somebody holds is left for another time.
 func (p *Pruner) Prune(ctx context.Context, tx pgx.Tx, table string, rows int) (gone int64, more bool, err error) {
 	for _, t := range prunables {
 		if t.name == table {
@@ -73,7 +73,7 @@ func (p *Pruner) Prune(ctx context.Context, tx pgx.Tx, table string, rows int) (
 	return 0, false, fmt.Errorf("evaluate: %s is not pruned here", table)
 }
 
-// Served by dedupe_keys_expires_at. Each row says itself how long it lives.
+// Served by dedupe_keys_expires_at. Each row holds how long it lives.
 const pruneKeysSQL = `
 delete from dedupe_keys where ctid = any (array(
     select ctid from dedupe_keys where expires_at < now() order by expires_at limit $1 for update skip locked))`

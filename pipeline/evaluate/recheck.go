@@ -23,7 +23,7 @@ type Rechecker struct {
 // NewRechecker makes a rechecker.
 func NewRechecker(db *pgxpool.Pool, log *slog.Logger) *Rechecker { return &Rechecker{db, log} }
 
-// releaseFor is when messages that could not be looked at are due again.
+// releaseFor is when messages that could not be checked are due again.
 const releaseFor = time.Second
 
 // Holding returns the leases whose messages still hold, and records the others as skipped, by finish. What happens
@@ -55,13 +55,12 @@ func (r *Rechecker) Holding(ctx context.Context, leases []pipeline.Lease,
 	}
 	if _, err := finish(ctx, results); err != nil {
 		r.log.Warn("messages that no longer hold could not be recorded as skipped; "+
-			"they are looked at again when their leases have run out", "messages", len(results), "error", err)
+			"they are checked again when their leases have run out", "messages", len(results), "error", err)
 	}
 	return kept, nil
 }
 
-// recheckSQL looks at the timers of messages that absence rules made. A timer that is gone tells nothing, so the
-// message goes out.
+// recheckSQL checks the timers of messages that absence rules made. Without its timer a message goes out.
 const recheckSQL = `
 select o.message_id, case
 		when o.recheck -> 'skip' ? 'cancelled' and t.cancel_at >= (o.recheck ->> 'anchor')::timestamptz then 'cancelled'

@@ -56,7 +56,7 @@ func mustCommit(t testing.TB, db *pgxpool.Pool, e *Engine, events ...pipeline.Ev
 	return plan
 }
 
-// query gives one text for each row.
+// query returns one text for each row.
 func query(t testing.TB, db *pgxpool.Pool, sql string, args ...any) []string {
 	t.Helper()
 	rows, err := db.Query(t.Context(), sql, args...)
@@ -86,7 +86,7 @@ func wantRows(t testing.TB, got []string, want ...string) {
 	}
 }
 
-// counted gives a counter's value by the values of its labels.
+// counted returns a counter's value by the values of its labels.
 func counted(t testing.TB, reg *prometheus.Registry, name string, labels ...string) float64 {
 	t.Helper()
 	families, err := reg.Gather()

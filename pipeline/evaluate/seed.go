@@ -13,7 +13,7 @@ import (
 	"sluice.example/sluice/pipeline/rules"
 )
 
-// claimSeedSQL says for which rules the timers are to be made from the stored events: those that no node had in force
+// claimSeedSQL selects the rules whose timers have to be made from the stored events: those that no node had in force
 // for a while, and, once, those seeded a while ago, for the batches that were under way then. The row is locked until
 // the seed commits, so that one node does it.
 const claimSeedSQL = `

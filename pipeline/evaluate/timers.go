@@ -9,9 +9,9 @@ import (
 	"sluice.example/sluice/pipeline/rules"
 )
 
-// timersSQL merges what a batch tells about keys into their timers. Everything is a maximum (or, for first_at, a bound
+// timersSQL merges what a batch means for keys into their timers. Everything is a maximum (or, for first_at, a bound
 // from below), so repeating or reordering changes nothing. Of two triggers at one moment the larger id counts. A cancel
-// of a rule with anchor first may uncover an older streak, so it is looked at again.
+// of a rule with anchor first may uncover an older streak, so its timer wakes again.
 const timersSQL = `
 insert into absence_timers as t (tenant_id, timer, key, trigger_at, trigger_event_id, trigger_occurred_at, cancel_at,
 	activity_at, first_at)

@@ -29,7 +29,7 @@ select count(*), count(*) filter (where case when $4 then n >= $5 and n * p >= $
 	coalesce(avg(n), 0), coalesce(avg(x), 0)
 from win cross join (select coalesce(sum(x) / nullif(sum(n), 0), 0) as p from win) rate`
 
-// fewWindows is how many windows have to be counted before their volume says anything: a day's.
+// fewWindows is how many windows have to be counted before their volume means anything: a day's.
 const fewWindows = 24
 
 // LintVolume warns of rate rules whose minimum is rarely reached by what is counted in the database, if anything is.

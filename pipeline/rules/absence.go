@@ -45,7 +45,7 @@ const (
 	Superseded = "superseded"
 )
 
-// Recheck is what has to be looked at again before a message is sent. As JSON it is a column of the outbox, see there.
+// Recheck is what to check again before a message is sent. As JSON it is a column of the outbox, see there.
 type Recheck struct {
 	Timer string `json:"timer"`
 	Key   string `json:"key"`
@@ -86,7 +86,7 @@ func (f *Findings) mark(i int, l listener) {
 	}
 	text, err := a.key.Text(&f.vars)
 	if err != nil {
-		if l.role != GoesOn { // all events are looked at, also those that have no such key
+		if l.role != GoesOn { // the rule watches all events, also those without such a key
 			f.fail(l.rule, i, failureKind(err), fmt.Errorf("key: %w", err))
 		}
 		return

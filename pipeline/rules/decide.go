@@ -46,7 +46,7 @@ type Match struct {
 	Unlimited bool
 	// Delay is how long after the decision the message is due.
 	Delay time.Duration
-	// Recheck is what has to be looked at again before the message is sent; nil for nothing.
+	// Recheck is what to check again before the message is sent; nil for nothing.
 	Recheck *Recheck
 }
 

@@ -138,7 +138,7 @@ func TestExpressions(t *testing.T) {
 	check("match: event.properties.a > 1", `{}`, "t/r[0] expression: no such key: a")
 	check("match: event.properties.a > 1 || true", `{}`, "t/r[0] subject")
 	check("match: event.properties.a > 1", `{"a":"text"}`, "t/r[0] expression: no such overload")
-	check("match: event.properties.a", `{"a":"text"}`, "t/r[0] expression: match gives a string, not a bool")
+	check("match: event.properties.a", `{"a":"text"}`, "t/r[0] expression: match is a string, not a bool")
 	check("match: event.properties.a >= 2", `{"a":2.0}`, "t/r[0] subject")
 	check("match: '\"b\" in event.properties.list && size(event.properties.list) == 2'", `{"list":["a","b"]}`,
 		"t/r[0] subject")

@@ -11,7 +11,8 @@ type Look struct {
 	Rule, Hash, Kind, State string
 	// As is what the event is to the rule: event, trigger, cancel, activity, numerator or denominator.
 	As string
-	// Matched says whether the rule's condition holds. Failure is why that, or what follows from it, can't be told.
+	// Matched says whether the rule's condition holds. Failure is the reason where that, or what follows from it, is
+	// unknown.
 	Matched bool
 	Failure string
 	// Key and Subject are those of the decision, for event rules, or of the timer, for absence rules.

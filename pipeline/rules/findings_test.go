@@ -165,7 +165,7 @@ func TestRuleLoadErrors(t *testing.T) {
 			t.Errorf("%q: got %v, want %q", lines, err, want)
 		}
 	}
-	check("rules[r].digest: a digest tells what cooldown or cap held back, and the rule has neither",
+	check("rules[r].digest: a digest reports what cooldown or cap held back, and the rule has neither",
 		"digest: {after: 1h}")
 	check(`missing required key "per" (in which time)`, "subject: event.user_id", "cap: {max: 3}")
 	check("expected a whole number from 1 to 50", "subject: event.user_id", "cap: {max: 51, per: 1h}")

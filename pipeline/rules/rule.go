@@ -135,7 +135,7 @@ func (l *loader) limits(r *Rule, c *yamlfile.Section) {
 	}
 	if s := c.Section("digest", "after", "payload"); s != nil {
 		if !r.Limits.Any() {
-			c.Fault("digest", "a digest tells what cooldown or cap held back, and the rule has neither")
+			c.Fault("digest", "a digest reports what cooldown or cap held back, and the rule has neither")
 		}
 		r.Limits.DigestAfter = s.Duration("after", max(r.Limits.Cooldown, r.Limits.CapPer), time.Second, maxDuration)
 		if p := s.Get("payload"); p != nil {
@@ -173,7 +173,7 @@ func (l *loader) eventRule(r *Rule, c *yamlfile.Section) {
 	}
 }
 
-// side reads a section that says which events something is: trigger, cancel, activity, or what is counted.
+// side reads a section that selects events: trigger, cancel, activity, or what is counted.
 func (l *loader) side(r *Rule, c *yamlfile.Section, name string, as Role) take {
 	t := take{listener: listener{rule: r, role: as}}
 	if !c.Require(name, "which events it is, as on and match") {

@@ -78,7 +78,7 @@ type Rule struct {
 	digest    *expr.Template
 }
 
-// take says which events a rule looks at.
+// take is which events a rule listens to.
 type take struct {
 	on []string
 	listener

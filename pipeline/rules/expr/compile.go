@@ -134,7 +134,7 @@ func (sc *Scope) compile(src *yamlfile.File, n *yaml.Node, where string, want re
 	return out
 }
 
-// Holds reports whether a condition holds. The error says why there is no telling.
+// Holds reports whether a condition holds. The error is the reason where that is unknown.
 func (p *Program) Holds(v *Vars) (bool, error) {
 	switch p.short.holds(&v.view) {
 	case yes:
@@ -149,7 +149,7 @@ func (p *Program) Holds(v *Vars) (bool, error) {
 	case out == types.True:
 		return true, nil
 	case out != types.False:
-		return false, fmt.Errorf("match gives a %s, not a bool", out.Type().TypeName())
+		return false, fmt.Errorf("match is a %s, not a bool", out.Type().TypeName())
 	}
 	return false, nil
 }

@@ -80,7 +80,7 @@ func TestTemplates(t *testing.T) {
 	check(`[event.occurred_at, event.received_at - event.occurred_at, b"ab", 1u, 2.5, true, 'null']`, ``,
 		`["2026-11-30T12:00:00.5Z","500ms","YWI=",1,2.5,true,null]`)
 	check(`'{"b": 1, "a": [event.user_id]}'`, ``, `{"a":["u"],"b":1}`)
-	check(`'{1: "x"}'`, ``, `error: a map with keys that are no strings can't be written as JSON`)
+	check(`'{1: "x"}'`, ``, `error: a map whose keys are not strings can't be written as JSON`)
 	check(`1.0 / 0.0`, ``, `error: +Inf can't be written as JSON`)
 	check(`'"line\n<b>é"'`, ``, `"line\n<b>é"`)
 	check(`event.user_id + event.properties.a`, `{"a":"b"}`, `"ub"`)

@@ -74,7 +74,7 @@ func appendMap(dst []byte, m traits.Mapper) ([]byte, error) {
 	for it := m.Iterator(); it.HasNext() == types.True; {
 		k, ok := it.Next().(types.String)
 		if !ok {
-			return dst, errors.New("a map with keys that are no strings can't be written as JSON")
+			return dst, errors.New("a map whose keys are not strings can't be written as JSON")
 		}
 		keys = append(keys, string(k))
 	}

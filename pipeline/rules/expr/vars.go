@@ -23,8 +23,8 @@ type Vars struct {
 // SetEvent makes the values those of an event. It is borrowed until the next Set.
 func (v *Vars) SetEvent(ev *pipeline.Event) { v.view.set(ev) }
 
-// SetTimer makes the values those of a timer that has run out: the event that started it, its key, and from when on the
-// wait counted.
+// SetTimer makes the values those of a timer that has run out: the event that started it, its key, and the moment from
+// which the wait counted.
 func (v *Vars) SetTimer(trigger *pipeline.Event, key string, since time.Time) {
 	v.view.set(trigger)
 	v.key, v.since = key, since

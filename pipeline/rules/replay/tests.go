@@ -36,7 +36,7 @@ func Load(path string, o rules.Options) (*rules.Set, error) {
 // TestResult is what became of one test.
 type TestResult struct {
 	Rule, Name string
-	// Failure is empty if the test passed, and otherwise says where and why.
+	// Failure is empty if the test passed, otherwise the place and the reason.
 	Failure string
 }
 
@@ -127,7 +127,7 @@ func (r *Run) fault(t *rules.Test, place yamlfile.Fault, format string, args ...
 	return &place
 }
 
-// differs says in which way a message is not as expected.
+// differs returns how a message differs from what is expected.
 func differs(e *rules.Expectation, d *Decided) string {
 	for _, name := range rules.ExpectedTexts {
 		want, asked := e.Texts[name]
