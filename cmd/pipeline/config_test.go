@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -169,6 +170,33 @@ func TestConfigPrintsAFile(t *testing.T) {
 	for i, s := range want.settings() {
 		if got := again[i].text(); got != s.text() {
 			t.Errorf("%s is read back as %q, want %q", s.key, got, s.text())
+		}
+	}
+}
+
+// TestNoFileTakesTheProcessDown: a file whose anchors multiply, or contain themselves, is refused wherever files are
+// read.
+func TestNoFileTakesTheProcessDown(t *testing.T) {
+	multiplies := "a: &a [x, x, x, x, x, x, x, x, x, x]\n"
+	for _, letter := range "bcdefghij" {
+		before := string(letter - 1)
+		multiplies += fmt.Sprintf("%c: &%c [%s*%s]\n", letter, letter, strings.Repeat("*"+before+", ", 9), before)
+	}
+	for text, want := range map[string]string{
+		multiplies:                 ":6:",
+		"rules: &r [*r]\n":         ":1:12: alias *r stands for what contains it",
+		"rules: &r\n  <<: *r\n":    ":2:7: alias *r stands for what contains it",
+		"tenants: &r [{id: *r}]\n": ":1:19: alias *r stands for what contains it",
+	} {
+		file := writeFile(t, "file.yaml", text)
+		for _, flag := range []string{"--config", "--rules", "--destinations", "--tenants", "--topics"} {
+			status, out, errOut := runCommand(t, nil, "config", flag, file)
+			if status == 0 || !strings.Contains(out+errOut, file+want) {
+				t.Errorf("%s with %.20q: exit status %d, want the fault at %s\n%s%s", flag, text, status, want, out, errOut)
+			}
+		}
+		if status, out, _ := runCommand(t, nil, "rules", "check", file); status != 1 || !strings.Contains(out, file+want) {
+			t.Errorf("rules check of %.20q: exit status %d\n%s", text, status, out)
 		}
 	}
 }

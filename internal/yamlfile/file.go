@@ -4,6 +4,9 @@
 // YAML, unknown keys (with the known one that was probably meant), duplicate keys, missing keys, values of another kind
 // or out of range. What a value means is the caller's business; faults that the caller finds are reported the same way.
 //
+// No file can take the process down: its size is bounded before it is read, and aliases that contain themselves, or that
+// stand for more than a million values together, are faults. So whoever walks a File's values comes to an end.
+//
 // A File and its Sections are for one goroutine. Nothing is kept open.
 package yamlfile
 
@@ -37,7 +40,7 @@ type File struct {
 
 // Read reads a file. What keeps it from being read is a fault of it.
 func Read(name string) *File {
-	text, err := os.ReadFile(name)
+	text, err := readRegular(name)
 	if err != nil {
 		f := &File{Name: name}
 		f.FaultAt(0, 0, "", "%v", plain(err))
@@ -45,6 +48,32 @@ func Read(name string) *File {
 	}
 	return Parse(name, text)
 }
+
+// maxBytes bounds a file. A guess: a thousand times what people write, and parsed in a second.
+const maxBytes = 4 << 20
+
+// readRegular reads a whole file. A pipe or a device could make us wait, or never end.
+func readRegular(name string) ([]byte, error) {
+	info, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, errors.New("it is not a regular file")
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
+	if err == nil && len(text) > maxBytes {
+		err = errTooLarge
+	}
+	return text, err
+}
+
+var errTooLarge = fmt.Errorf("it is larger than %d MiB", maxBytes>>20)
 
 // plain cuts the name of the file from an error that a fault begins with anyway.
 func plain(err error) error {
@@ -57,7 +86,12 @@ func plain(err error) error {
 
 // Parse reads a text that is at hand; name stands for the file in faults.
 func Parse(name string, text []byte) *File {
-	f := &File{Name: name, lines: strings.Split(string(text), "\n")}
+	f := &File{Name: name}
+	if len(text) > maxBytes {
+		f.FaultAt(0, 0, "", "%v", errTooLarge)
+		return f
+	}
+	f.lines = strings.Split(string(text), "\n")
 	in := yaml.NewDecoder(bytes.NewReader(text))
 	var doc, next yaml.Node
 	switch err := in.Decode(&doc); {
@@ -76,7 +110,7 @@ func Parse(name string, text []byte) *File {
 		f.FaultAt(next.Line, next.Column, "", "a second document begins here; a file holds one")
 		return f
 	}
-	if len(doc.Content) > 0 && !isNull(doc.Content[0]) {
+	if len(doc.Content) > 0 && !isNull(doc.Content[0]) && f.bounded(doc.Content[0]) {
 		f.root = doc.Content[0]
 	}
 	return f
@@ -93,6 +127,47 @@ func (f *File) syntax(err error) {
 		_, message, _ = strings.Cut(message, ": ")
 	}
 	f.FaultAt(line, 1, "", "not valid YAML: %s", message)
+}
+
+// maxValues bounds how many values a file stands for once its aliases are resolved. A guess: far above what anybody
+// writes, and walked in a fraction of a second.
+const maxValues = 1_000_000
+
+// bounded reports whether the value can be walked with its aliases resolved, and otherwise the first alias that is in
+// the way.
+func (f *File) bounded(n *yaml.Node) bool {
+	sizes := map[*yaml.Node]int{}
+	open := map[*yaml.Node]bool{}
+	var size func(n *yaml.Node) int // maxValues+1 after a fault
+	size = func(n *yaml.Node) int {
+		if known, ok := sizes[n]; ok {
+			return known
+		}
+		children := n.Content
+		if n.Kind == yaml.AliasNode {
+			if open[n.Alias] {
+				f.Fault(n, "", "alias *%s stands for what contains it; an anchor may not contain itself", n.Value)
+				return maxValues + 1
+			}
+			children = []*yaml.Node{n.Alias}
+		}
+		open[n] = true
+		sum := 1
+		for _, child := range children {
+			part := size(child)
+			if part > maxValues {
+				return part
+			}
+			if sum += part; sum > maxValues {
+				f.Fault(child, "", "the file expands to more than %d values here; use fewer aliases", maxValues)
+				return sum
+			}
+		}
+		delete(open, n)
+		sizes[n] = sum
+		return sum
+	}
+	return size(n) <= maxValues
 }
 
 // Root is the file's value; nil where the file is empty or can't be read.

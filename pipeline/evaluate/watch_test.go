@@ -63,6 +63,11 @@ func TestWatch(t *testing.T) {
 	if got := counted(t, reg, "pipeline_evaluate_rules_reload_ok"); got != 0 || inForce() != "second" {
 		t.Errorf("after a bad file: reload_ok %v, in force %q; want 0 and the old rules", got, inForce())
 	}
+	write("rules: &r\n  <<: *r\n") // an anchor that contains itself
+	wait("another failed reload", func() bool { return reloads("failed") == 2 })
+	if got := counted(t, reg, "pipeline_evaluate_rules_reload_ok"); got != 0 || inForce() != "second" {
+		t.Errorf("after a file that would never end: reload_ok %v, in force %q; want 0 and the old rules", got, inForce())
+	}
 	write(ruleText(`subject: '"third"'`))
 	wait("the third version", func() bool { return inForce() == "third" })
 	if got := counted(t, reg, "pipeline_evaluate_rules_reload_ok"); got != 1 {

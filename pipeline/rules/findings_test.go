@@ -175,6 +175,8 @@ func TestRuleLoadErrors(t *testing.T) {
 	check(`missing required key "expect"`, "tests: [{name: a, events: []}]")
 	check(`rules[r].tests[0].events[0]: unknown key "user"`,
 		"tests: [{name: a, events: [{event_name: x, user: u}], expect: []}]")
+	many := strings.TrimSuffix(strings.Repeat("{event_name: x, repeat: 100000}, ", 6), ", ")
+	check("the tests of this file have more than 500000 events here", "tests: [{name: a, events: ["+many+"], expect: []}]")
 	check(`unknown tenant "acmee"; did you mean "acme"?`, "tenants: acmee")
 	if _, err := loadText(t, strings.Replace(ruleText(), "send_to: crm", "send_to: [crm, sales, crm]", 1)); err == nil ||
 		!strings.Contains(err.Error(), `7:`) && !strings.Contains(err.Error(), `destination "crm" is listed twice`) {

@@ -139,6 +139,8 @@ type loader struct {
 	rules    []*Rule
 	warnings yamlfile.Faults
 	scopes   map[string]*expr.Scope
+	// testEventsMade counts the events of tests.
+	testEventsMade int
 }
 
 // noAddresses answers those who look for the address of a message in the rules.

@@ -77,8 +77,12 @@ func (l *loader) place(n *yaml.Node, where string) yamlfile.Fault {
 	return yamlfile.Fault{File: l.src.Name, Line: n.Line, Column: n.Column, Where: where}
 }
 
-// maxRepeat bounds the events that one line of a test stands for.
-const maxRepeat = 100_000
+const (
+	// maxRepeat bounds the events that one line of a test stands for.
+	maxRepeat = 100_000
+	// maxTestEvents bounds those of all tests of a file: they are made when it is read.
+	maxTestEvents = 500_000
+)
 
 // testEvents reads an event of a test: at is when it is received, counted from the start of the test, and stays the
 // same as for the event before; late is by how much earlier it occurred. With repeat and every it stands for many.
@@ -106,6 +110,10 @@ func (l *loader) testEvents(r *Rule, n *yaml.Node, where string, at *time.Durati
 	repeat := s.Int("repeat", 1, 1, maxRepeat)
 	every := s.Duration("every", 0, 0, maxDuration)
 	late := s.Duration("late", 0, 0, maxDuration)
+	if l.testEventsMade += repeat; l.testEventsMade > maxTestEvents {
+		s.Fault("repeat", "the tests of this file have more than %d events here; repeat less", maxTestEvents)
+		return nil
+	}
 	events := make([]pipeline.Event, repeat)
 	for i := range events {
 		events[i] = ev
