@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -47,7 +48,7 @@ func (b *trouble) Add(ctx context.Context, events []pipeline.Event) ([]pipeline.
 	return b.Buffer.Add(ctx, events)
 }
 
-// start runs the stages; the first `fails` requests meet err.
+// start runs the stages; the first `fails` requests meet err. Pages of shop.example.com may send.
 func start(t *testing.T, fails int64, err error) (url string, pool *pgxpool.Pool) {
 	t.Helper()
 	pool = pgtest.New(t)
@@ -65,7 +66,9 @@ func start(t *testing.T, fails int64, err error) (url string, pool *pgxpool.Pool
 	must(berr)
 	front := &trouble{Buffer: buf, err: err}
 	front.left.Store(fails)
-	server, serr := ingest.New(ingest.DefaultConfig(), front, tenants.Set{}, ingest.NewMetrics(reg), log)
+	cfg := ingest.DefaultConfig()
+	cfg.CORSOrigins = []string{"https://shop.example.com"}
+	server, serr := ingest.New(cfg, front, tenants.Set{}, ingest.NewMetrics(reg), log)
 	must(serr)
 	ln, lerr := net.Listen("tcp", "127.0.0.1:0")
 	must(lerr)
@@ -105,7 +108,7 @@ func cutting(t *testing.T, to string, cut func(n int64) bool) (url string, cuts 
 			t.Error(err)
 			return
 		}
-		req, err := http.NewRequestWithContext(r.Context(), r.Method, to+r.URL.Path, bytes.NewReader(body))
+		req, err := http.NewRequestWithContext(r.Context(), r.Method, to+r.URL.RequestURI(), bytes.NewReader(body))
 		if err != nil {
 			t.Error(err)
 			return
@@ -117,10 +120,11 @@ func cutting(t *testing.T, to string, cut func(n int64) bool) (url string, cuts 
 			panic(http.ErrAbortHandler)
 		}
 		defer resp.Body.Close()
-		if cut(n.Add(1)) {
+		if r.Method == "POST" && cut(n.Add(1)) {
 			cuts.Add(1)
 			panic(http.ErrAbortHandler)
 		}
+		maps.Copy(w.Header(), resp.Header)
 		w.WriteHeader(resp.StatusCode)
 		io.Copy(w, resp.Body)
 	}))
@@ -138,8 +142,8 @@ var installed = sync.OnceValue(func() error {
 	return nil
 })
 
-// run runs a script and reads what it prints at its end.
-func run(t *testing.T, script, host string, count int, result any) {
+// run runs a script and reads what it prints at its end. env is set beside HOST, KEY and COUNT.
+func run(t *testing.T, script, host string, count int, result any, env ...string) {
 	t.Helper()
 	if err := installed(); err != nil {
 		t.Fatal(err)
@@ -148,6 +152,7 @@ func run(t *testing.T, script, host string, count int, result any) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "node", script)
 	cmd.Env = append(os.Environ(), "HOST="+host, "KEY=key", fmt.Sprintf("COUNT=%d", count))
+	cmd.Env = append(cmd.Env, env...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
