@@ -251,6 +251,25 @@ func TestEventsWithoutATime(t *testing.T) {
 	checkRows(t, pool, 5)
 }
 
+// TestEventsWithoutATimeFarApart: each is looked up around its own time, however far the others of its batch are.
+func TestEventsWithoutATimeFarApart(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	w := newWriter(t, pool)
+	const day = 24 * time.Hour
+	ago := func(e pipeline.Event, d time.Duration) pipeline.Event {
+		e.TimeUnknown, e.OccurredAt = true, e.OccurredAt.Add(-d)
+		return e
+	}
+	now, between, old := event("now"), event("between"), event("old")
+	checkOutcomes(t, mustWrite(t, w, []pipeline.Event{ago(now, 0), ago(between, 150*day), ago(old, 300*day)}), "sss")
+	checkOutcomes(t, mustWrite(t, w, []pipeline.Event{
+		ago(old, 300*day-time.Minute), ago(now, time.Minute), ago(between, 150*day+36*time.Hour), event("new"),
+	}), "ddds")
+	// Its own window does not reach the day on which it is stored, those of the others reach from one side to the other.
+	checkOutcomes(t, mustWrite(t, w, []pipeline.Event{ago(now, 0), ago(between, 100*day), ago(old, 300*day)}), "dsd")
+}
+
 func TestMissingPartitionsAreMade(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t)

@@ -131,30 +131,56 @@ where exists (select from events e
               offset 0)`
 
 // lookUpIDs marks the events without a time whose id is stored within the window. It needs the locks of lockIDs, and
-// a statement, and so a snapshot, of its own after them.
+// a statement, and so a snapshot, of its own after them. Where clients say how long ago events were, some may lie far
+// from the others: they are looked up apart, since one window around all would reach over every day in between.
 func lookUpIDs(ctx context.Context, tx pgx.Tx, b *batch, window time.Duration) error {
 	of := b.remainingOf(b.timeless)
 	if len(of) == 0 {
 		return nil
 	}
-	tenants := make(pgtype.FlatArray[int32], len(of))
-	ids := make(pgtype.FlatArray[pgtype.UUID], len(of))
-	from, to := b.event(of[0]).OccurredAt, b.event(of[0]).OccurredAt
-	for i, p := range of {
-		e := b.event(p)
-		tenants[i], ids[i] = e.Tenant, pgtype.UUID{Bytes: e.ID, Valid: true}
-		if e.OccurredAt.Before(from) {
-			from = e.OccurredAt
-		}
-		if e.OccurredAt.After(to) {
-			to = e.OccurredAt
-		}
-	}
 	var queries pgx.Batch
 	queries.Queue(planEachSQL)
-	queries.Queue(lookUpIDsSQL, tenants, ids, from.Add(-window), to.Add(window)).Query(b.markDuplicates(of))
+	for len(of) > 0 {
+		near := b.near(of, 2*window)
+		tenants := make(pgtype.FlatArray[int32], len(near.of))
+		ids := make(pgtype.FlatArray[pgtype.UUID], len(near.of))
+		for i, p := range near.of {
+			e := b.event(p)
+			tenants[i], ids[i] = e.Tenant, pgtype.UUID{Bytes: e.ID, Valid: true}
+		}
+		queries.Queue(lookUpIDsSQL, tenants, ids, near.from.Add(-window), near.to.Add(window)).
+			Query(b.markDuplicates(near.of))
+		of = of[len(near.of):]
+	}
 	queries.Queue(planAsEverSQL)
 	return tx.SendBatch(ctx, &queries).Close()
+}
+
+// span is positions whose events lie between two times.
+type span struct {
+	of       []int32
+	from, to time.Time
+}
+
+// near returns the first of some positions, which ascend by day, and those after it up to a gap.
+func (b *batch) near(of []int32, gap time.Duration) span {
+	first := b.event(of[0]).OccurredAt
+	s := span{from: first, to: first}
+	for n, p := range of {
+		at := b.event(p).OccurredAt
+		if at.Sub(s.to) > gap {
+			s.of = of[:n]
+			return s
+		}
+		if at.Before(s.from) {
+			s.from = at
+		}
+		if at.After(s.to) {
+			s.to = at
+		}
+	}
+	s.of = of
+	return s
 }
 
 // markDuplicates reads ordinals, from 1, of a look-up of the given positions.
