@@ -11,6 +11,7 @@ import (
 
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/localpg"
+	"sluice.example/sluice/internal/pgsession"
 )
 
 // databaseFlags adds the flags that say where the database is to a command with flags of its own. The returned func
@@ -52,6 +53,7 @@ func withDatabase(ctx context.Context, cfg *config, f func(*pgx.Conn) error) err
 	if settings.ConnectTimeout == 0 {
 		settings.ConnectTimeout = 10 * time.Second
 	}
+	pgsession.Configure(settings)
 	conn, err := pgx.ConnectConfig(ctx, settings)
 	if err != nil {
 		return explainAnswer(err)

@@ -132,6 +132,7 @@ func migrate(ctx context.Context, url string, log *slog.Logger) (applied int, er
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = 10 * time.Second
 	}
+	pgsession.Configure(cfg)
 	pause := 250 * time.Millisecond
 	for {
 		applied, err := migrateOnce(ctx, cfg, log)

@@ -134,3 +134,23 @@ func TestDatabaseInAnotherEncodingIsRefused(t *testing.T) {
 		t.Errorf("migrate = %v; want SQL_ASCII refused, and not tried again", err)
 	}
 }
+
+// The encoding that the role or the database sets is not that of the program, nor of its commands.
+func TestCommandsReadEveryText(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	conn := connect(t, url)
+	for _, sql := range []string{
+		`insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, payload)
+			values (1, 'greeting', 'žluťoučký', 'k', 'crm', '{}')`,
+		`alter database ` + pgx.Identifier{conn.Config().Database}.Sanitize() + ` set client_encoding = 'LATIN1'`,
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	status, out, errOut := runCommand(t, nil, "outbox", "list", "--database-url", url)
+	if status != 0 || !strings.Contains(out, "žluťoučký") {
+		t.Errorf("outbox list: status %d, %s, %s; want the message's subject", status, out, errOut)
+	}
+}
