@@ -121,11 +121,15 @@ func (s *Sweeper) untilFew(ctx context.Context,
 	return ctx.Err()
 }
 
+// readCommitted is what every transaction here is written for, whatever the role or the database sets: a row that moved
+// since the statement began is locked as it is now.
+var readCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
+
 // inTx runs one transaction, and then what has to be counted once it is committed.
 func (s *Sweeper) inTx(ctx context.Context, f func(context.Context, pgx.Tx) (committed func(), err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
-	tx, err := s.db.Begin(ctx)
+	tx, err := s.db.BeginTx(ctx, readCommitted)
 	if err != nil {
 		return err
 	}

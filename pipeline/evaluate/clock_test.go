@@ -391,3 +391,21 @@ func TestTimerMovesWhileItIsTaken(t *testing.T) {
 	w.want(`select concat_ws(' ', key, done_at = trigger_at, armed_at is null) from absence_timers`, "s t t")
 	w.want(`select subject_key from outbox`, "s")
 }
+
+// The role or the database may have another isolation, under which a row that moved since the statement began is an error.
+func TestSweepIsReadCommittedWhateverTheRoleSets(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, cart())
+	w.tick()
+	w.ingest(w.event("add_to_cart", "s", 0))
+	w.advance(2 * time.Hour)
+	w.exec(`create table seen (isolation text)`)
+	w.exec(`create function note() returns trigger language plpgsql as
+		'begin insert into seen values (current_setting(''transaction_isolation'')); return new; end'`)
+	w.exec(`create trigger note before insert on outbox for each row execute function note()`)
+	w.exec(`alter database ` + pgx.Identifier{w.db.Config().ConnConfig.Database}.Sanitize() +
+		` set default_transaction_isolation = 'repeatable read'`)
+	w.db.Reset()
+	w.tick()
+	w.want(`select isolation from seen`, "read committed")
+}

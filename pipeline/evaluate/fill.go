@@ -138,7 +138,7 @@ func (s *Sweeper) fillDay(ctx context.Context, set *rules.Set, r *rules.Rule) (m
 	ctx, cancel := context.WithTimeout(ctx, seedTimeout)
 	defer cancel()
 	events, left := 0, 0
-	err = pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, s.db, readCommitted, func(tx pgx.Tx) error {
 		var mine bool
 		if err := tx.QueryRow(ctx, fillAloneSQL, metric).Scan(&mine); err != nil || !mine {
 			return err

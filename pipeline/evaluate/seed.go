@@ -98,7 +98,7 @@ func (s *Sweeper) seedOne(ctx context.Context, set *rules.Set, r *rules.Rule) er
 	ctx, cancel := context.WithTimeout(ctx, seedTimeout)
 	defer cancel()
 	read := 0
-	err := pgx.BeginFunc(ctx, s.db, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, s.db, readCommitted, func(tx pgx.Tx) error {
 		var mine bool
 		err := tx.QueryRow(ctx, claimSeedSQL, a.Timer, s.reseedAfter).Scan(&mine)
 		if errors.Is(err, pgx.ErrNoRows) {
