@@ -90,6 +90,43 @@ func TestDatabaseThatWasReadOnlyIsUsedAgain(t *testing.T) {
 	}
 }
 
+// Each role alone is not ready while it can't do its work.
+func TestEachRoleIsNotReadyOnAReadOnlyDatabase(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	var nodes []*child.Process
+	for _, role := range allRoles {
+		nodes = append(nodes, startNode(t, url, "--roles", role))
+	}
+	conn := connect(t, url)
+	name := pgx.Identifier{conn.Config().Database}.Sanitize()
+	for _, node := range nodes {
+		awaitReady(t, node, "")
+	}
+	for _, sql := range []string{
+		`alter database ` + name + ` set default_transaction_read_only = on`,
+		`select pg_terminate_backend(pid) from pg_stat_activity
+			where datname = current_database() and pid <> pg_backend_pid()`,
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, node := range nodes {
+		awaitReady(t, node, "25006")
+	}
+	for _, sql := range []string{
+		`set default_transaction_read_only = off`, `alter database ` + name + ` reset default_transaction_read_only`,
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, node := range nodes {
+		awaitReady(t, node, "")
+	}
+}
+
 // A table that is missing is a fault and not an outage: 500 at once, the reason at /readyz, and all well when it is
 // there again.
 func TestFaultOfTheDatabaseIsAnsweredAsSuch(t *testing.T) {

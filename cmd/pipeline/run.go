@@ -18,7 +18,6 @@ import (
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/operate/books"
 	"sluice.example/sluice/outbox"
-	"sluice.example/sluice/pipeline/copyin"
 	"sluice.example/sluice/pipeline/ingest"
 )
 
@@ -189,27 +188,4 @@ func (n *node) openDoor(made *parts) (net.Listener, error) {
 	n.told.URL = scheme + "://" + door.Addr().String()
 	n.log.Info("taking events", "url", n.told.URL+"/v1/events")
 	return door, nil
-}
-
-// checks are what has to hold for the node to do its work.
-func (p *parts) checks(db pools) []func(context.Context) error {
-	checks := []func(context.Context) error{func(ctx context.Context) error {
-		if err := db.query.Ping(ctx); err != nil {
-			return fmt.Errorf("database: %w", err)
-		}
-		return nil
-	}}
-	if p.queue != nil {
-		checks = append(checks, p.queue.Check)
-	}
-	if p.buffer != nil {
-		checks = append(checks, func(ctx context.Context) error { return copyin.Check(ctx, db.query) })
-		checks = append(checks, func(context.Context) error {
-			if fill := p.buffer.Fill(); fill > p.cfg.readyFill {
-				return fmt.Errorf("buffer: %.0f %% full (admin.ready-fill is %g)", 100*fill, p.cfg.readyFill)
-			}
-			return nil
-		})
-	}
-	return checks
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -244,6 +245,35 @@ func (p *parts) stages(door net.Listener) []stage {
 	all = append(all, stage{"notify", func(ctx context.Context) error { return p.notifier.Run(ctx, wake) }})
 	if p.keeper != nil {
 		all = append(all, stage{"retain", p.keeper.Run})
+	}
+	return all
+}
+
+// checks are what readiness asks for: the database answers, and each role can do its work.
+func (p *parts) checks(db pools) []func(context.Context) error {
+	all := []func(context.Context) error{func(ctx context.Context) error {
+		if err := db.query.Ping(ctx); err != nil {
+			return fmt.Errorf("database: %w", err)
+		}
+		return nil
+	}}
+	if p.buffer != nil {
+		all = append(all, func(ctx context.Context) error { return copyin.Check(ctx, db.query) })
+		all = append(all, func(context.Context) error {
+			if fill := p.buffer.Fill(); fill > p.cfg.readyFill {
+				return fmt.Errorf("buffer: %.0f %% full (admin.ready-fill is %g)", 100*fill, p.cfg.readyFill)
+			}
+			return nil
+		})
+	}
+	if p.sweeper != nil {
+		all = append(all, p.sweeper.Check)
+	}
+	if p.queue != nil {
+		all = append(all, p.queue.Check)
+	}
+	if p.keeper != nil {
+		all = append(all, p.keeper.Check)
 	}
 	return all
 }

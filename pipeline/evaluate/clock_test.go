@@ -392,6 +392,18 @@ func TestTimerMovesWhileItIsTaken(t *testing.T) {
 	w.want(`select subject_key from outbox`, "s")
 }
 
+func TestCheckFailsWhereASweepWould(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, cart())
+	if err := w.sweep.Check(t.Context()); err != nil {
+		t.Errorf("Check = %v, want nil", err)
+	}
+	w.exec(`alter table absence_timers rename to elsewhere`)
+	if err := w.sweep.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "42P01") {
+		t.Errorf("Check without timers = %v, want 42P01", err)
+	}
+}
+
 // The role or the database may have another isolation, under which a row that moved since the statement began is an error.
 func TestSweepIsReadCommittedWhateverTheRoleSets(t *testing.T) {
 	t.Parallel()

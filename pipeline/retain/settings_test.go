@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -117,5 +118,17 @@ func TestPartitionsAheadAreCountedByARoleThatCanMakeNone(t *testing.T) {
 	check(-1)
 	if got := testutil.ToFloat64(k.metrics.failures.WithLabelValues("partitions-ahead")); got != 2 {
 		t.Errorf("failures counted = %v, want 2", got)
+	}
+}
+
+func TestCheckFailsWhereAPassWould(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	if err := newKeeper(t, db, nil).Check(t.Context()); err != nil {
+		t.Errorf("Check = %v, want nil", err)
+	}
+	only := session(t, db, map[string]string{"default_transaction_read_only": "on"})
+	if err := newKeeper(t, only, nil).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "25006") {
+		t.Errorf("Check on a read-only database = %v, want 25006", err)
 	}
 }
