@@ -102,7 +102,7 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 	}
 
 	if cfg.hasRole("deliver") {
-		p.queue, err = claim.New(cfg.claim, db.query, claim.NewMetrics(reg), log)
+		p.queue, err = claim.New(cfg.claim, db.query, claim.NewMetrics(reg, p.destinations.Names()...), log)
 		failed(err)
 		if err == nil {
 			// What is under way gets a third: the stages before deliver may use half, and results are recorded after it.

@@ -134,6 +134,8 @@ func startServer(ctx context.Context) (server, error) {
 		"full_page_writes": "off", // of use only after a crash of the machine
 		"min_wal_size":     "32MB",
 		"max_connections":  "300",
+		// For the test of what a prepared transaction holds back.
+		"max_prepared_transactions": "10",
 	}
 	pg, err := localpg.Start(ctx, cfg)
 	if err != nil {

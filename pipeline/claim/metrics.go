@@ -1,6 +1,10 @@
 package claim
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sluice.example/sluice/pipeline"
+)
 
 // Metrics are what claiming exports. One per Queue.
 type Metrics struct {
@@ -10,11 +14,15 @@ type Metrics struct {
 	errors                                                          *prometheus.CounterVec
 
 	due, leased, scheduled, dead, oldestDue *prometheus.GaugeVec
-	oldestSnapshot                          prometheus.Gauge
+	counted                                 prometheus.Gauge
+	oldest                                  *prometheus.GaugeVec // without labels; absent where it is not known
+
+	kept map[string]bool // destinations whose gauges stay
+	set  map[string]bool // destinations whose gauges are there
 }
 
-// NewMetrics registers the metrics.
-func NewMetrics(reg prometheus.Registerer) *Metrics {
+// NewMetrics registers the metrics. Those of the destinations named are there from the start, at 0, and stay.
+func NewMetrics(reg prometheus.Registerer, destinations ...string) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_claim_" + name, Help: help})
 		reg.MustRegister(c)
@@ -36,14 +44,20 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		reg.MustRegister(h)
 		return h
 	}
-	oldestSnapshot := prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_claim_oldest_snapshot_seconds",
-		Help: "Age of the oldest transaction that keeps PostgreSQL from clearing finished messages away, " +
-			"at the last count; 0 if the role may not see others'. Alert above 600."})
-	reg.MustRegister(oldestSnapshot)
-	return &Metrics{
-		oldestSnapshot: oldestSnapshot,
-		claims:         counter("claims_total", "Claim statements that ended well."),
-		emptyClaims:    counter("empty_claims_total", "Claims that found nothing."),
+	oldest := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_claim_oldest_snapshot_seconds",
+		Help: "Age of the oldest transaction, prepared transaction or replication slot that keeps PostgreSQL from clearing " +
+			"finished messages away, at the last count; absent if the role may not see others' transactions " +
+			"(grant pg_read_all_stats). Alert above 600."}, nil)
+	counted := prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_claim_counted_timestamp_seconds",
+		Help: "Unix time of the last count of the backlog, 0 before the first."})
+	reg.MustRegister(oldest, counted)
+	m := &Metrics{
+		oldest:      oldest,
+		counted:     counted,
+		kept:        map[string]bool{},
+		set:         map[string]bool{},
+		claims:      counter("claims_total", "Claim statements that ended well."),
+		emptyClaims: counter("empty_claims_total", "Claims that found nothing."),
 		fullClaims: counter("full_walks_total",
 			"Walks of a claim that began at a destination's oldest message, and not where the last one ended."),
 		lateWrites: counter("late_writes_total",
@@ -58,12 +72,53 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		finishSeconds: seconds("finish_seconds",
 			"Duration of the statement that records results, with its round trip."),
 		errors: counters("errors_total", "Statements that failed.", "statement"),
-		due:    gauges("due_messages", "Messages that may be claimed now, at the last count.", "destination"),
-		leased: gauges("leased_messages", "Messages under a lease, at the last count.", "destination"),
+		due:    gauges("due_messages", "Messages that may be claimed now, at the last count; 10001 is more than 10000.", "destination"),
+		leased: gauges("leased_messages", "Messages under a lease, at the last count; 10001 is more than 10000.", "destination"),
 		scheduled: gauges("scheduled_messages",
-			"Messages whose time has not come (retries, delays), at the last count.", "destination"),
-		dead: gauges("dead_messages", "Messages given up, at the last count.", "destination"),
+			"Messages whose time has not come (retries, delays), at the last count; 10001 is more than 10000.", "destination"),
+		dead: gauges("dead_messages", "Messages given up, at the last count; 10001 is more than 10000.", "destination"),
 		oldestDue: gauges("oldest_due_seconds",
 			"How long ago the oldest due message could first have been claimed, at the last count.", "destination"),
 	}
+	for _, status := range []pipeline.DeliveryStatus{pipeline.Sent, pipeline.Failed, pipeline.Dead, pipeline.Skipped} {
+		m.finished.WithLabelValues(string(status))
+	}
+	for _, statement := range []string{"claim", "begin", "finish", "extend", "count"} {
+		m.errors.WithLabelValues(statement)
+	}
+	for _, d := range destinations {
+		m.kept[d] = true
+		m.leases.WithLabelValues(d)
+		m.setBacklog(backlog{Destination: d})
+	}
+	return m
+}
+
+// backlog takes a count of all destinations. Where nothing is left of one that is not kept, its gauges go.
+func (m *Metrics) backlog(counts []backlog) {
+	gone := m.set
+	m.set = map[string]bool{}
+	for _, b := range counts {
+		delete(gone, b.Destination)
+		m.setBacklog(b)
+	}
+	for d := range gone {
+		if m.kept[d] {
+			m.setBacklog(backlog{Destination: d})
+			continue
+		}
+		for _, g := range []*prometheus.GaugeVec{m.due, m.leased, m.scheduled, m.dead, m.oldestDue} {
+			g.DeleteLabelValues(d)
+		}
+	}
+	m.counted.SetToCurrentTime()
+}
+
+func (m *Metrics) setBacklog(b backlog) {
+	m.set[b.Destination] = true
+	m.due.WithLabelValues(b.Destination).Set(float64(b.Due))
+	m.leased.WithLabelValues(b.Destination).Set(float64(b.Leased))
+	m.scheduled.WithLabelValues(b.Destination).Set(float64(b.Scheduled))
+	m.dead.WithLabelValues(b.Destination).Set(float64(b.Dead))
+	m.oldestDue.WithLabelValues(b.Destination).Set(b.Oldest)
 }

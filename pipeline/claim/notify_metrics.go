@@ -20,5 +20,8 @@ func NewNotifierMetrics(reg prometheus.Registerer) *NotifierMetrics {
 			[]string{"part"}),
 	}
 	reg.MustRegister(m.sent, m.received, m.failed)
+	for _, part := range []string{"notify", "listen"} {
+		m.failed.WithLabelValues(part)
+	}
 	return m
 }

@@ -36,7 +36,8 @@ type Queue struct {
 	mu      sync.Mutex
 	cursors map[string]*cursor
 
-	counted map[string]struct{} // destinations whose gauges were ever set; Run's alone
+	slots  slots // Run's alone
+	hidden bool  // some transactions can't be seen, and that is logged; Run's alone
 }
 
 // New refuses a configuration with all its faults.
@@ -44,7 +45,7 @@ func New(cfg Config, pool *pgxpool.Pool, metrics *Metrics, log *slog.Logger) (*Q
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	q := &Queue{cfg: cfg, pool: pool, metrics: metrics, log: log, counted: map[string]struct{}{},
+	q := &Queue{cfg: cfg, pool: pool, metrics: metrics, log: log, slots: slots{},
 		cursors: map[string]*cursor{}}
 	// A prepared statement keeps its plan. One made while the outbox was empty reads the whole table, and would go on
 	// doing so while it fills. Planning takes 0.2 ms for a whole batch. Who chose another mode, for a pooler, keeps it.
