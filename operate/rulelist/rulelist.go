@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"sluice.example/sluice/internal/duration"
 )
 
 // Rule is one rule as the pipelines report it.
@@ -40,13 +42,22 @@ type Rule struct {
 	Errors    int64 `db:"errors" json:"errors"`
 }
 
-// forgottenAfter is how long a rule counts as in force after its last report; the pipelines report every few seconds.
-const forgottenAfter = time.Minute
+// forgottenAfter is how long a rule counts as in force after its last report. The pipelines report every 10 seconds, so
+// this is two reports that did not name the rule, and some time for them to be slow.
+const forgottenAfter = 25 * time.Second
 
 // InForce reports whether a running pipeline has the rule.
 func (r *Rule) InForce() bool { return r.seenAgo() <= forgottenAfter }
 
 func (r *Rule) seenAgo() time.Duration { return time.Duration(r.SeenSecondsAgo) * time.Second }
+
+// ago rounds a time to what is worth reading.
+func ago(d time.Duration) time.Duration {
+	if d >= time.Minute {
+		return d.Round(time.Minute)
+	}
+	return d
+}
 
 // Health is one word: ok, failing, the state of a rate rule, or - for a rule that is not in force.
 func (r *Rule) Health() string {
@@ -88,7 +99,7 @@ left join lateral (
     where f.seen_at > now() - interval '1 hour'
         and (starts_with(f.metric, s.rule_id || '#') or starts_with(f.metric, s.rule_id || ' (shadow)#'))) r
     on s.kind = 'rate'
-order by s.seen_at < now() - interval '1 minute', s.rule_id`
+order by s.seen_at < now() - interval '25 seconds', s.rule_id`
 
 // Read returns every rule on record, those in force first.
 func Read(ctx context.Context, conn *pgx.Conn) ([]Rule, error) {
@@ -115,7 +126,7 @@ func Print(w io.Writer, rules []Rule) error {
 	for _, r := range rules {
 		state := r.State
 		if !r.InForce() {
-			state = fmt.Sprintf("not in force for %s", r.seenAgo().Round(time.Minute))
+			state = "not in force for " + duration.Format(ago(r.seenAgo()))
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\n", r.ID, r.Kind, state, r.Health(), r.Owner,
 			r.Version,
