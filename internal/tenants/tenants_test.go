@@ -27,7 +27,8 @@ func TestSet(t *testing.T) {
 		t.Errorf("tenants %v; want %v", a.IDs(), want)
 	}
 	for key, tenant := range map[string]int32{
-		"old": 2, "new": 2, "third": 7, "": 0, "Old": 0, "fourth": 0, hashed("old"): 0, strings.TrimPrefix(hashed("old"), "sha256:"): 0,
+		"old": 2, "new": 2, "third": 7, "": 0, "Old": 0, "fourth": 0,
+		hashed("old"): 0, strings.TrimPrefix(hashed("old"), "sha256:"): 0,
 	} {
 		if got, ok := a.OfKey([]byte(key)); got != tenant || ok != (tenant != 0) {
 			t.Errorf("key %q: tenant %d, %v; want %d", key, got, ok, tenant)
