@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/net/http/httpproxy"
 	"golang.org/x/net/idna"
 )
 
@@ -56,8 +57,49 @@ func (r *reader) address(schemes ...string) *endpoint {
 		r.Fault(key, "%v", err)
 		return nil
 	}
+	if name := r.proxied(u, e.addr); name != "" {
+		r.Fault(key, "%s of the environment asks for a proxy, and deliveries are made without one, since a proxy would look "+
+			"names up where addresses can't be checked: put the host into NO_PROXY if it can be reached directly", name)
+	}
 	r.d.literal = e.literal
 	return e
+}
+
+// proxied returns the variable of the environment that names a proxy for an HTTP URL, by the usual rules; "" if none
+// does.
+func (r *reader) proxied(u *url.URL, addr string) string {
+	if u.Scheme != "http" && u.Scheme != "https" {
+		return ""
+	}
+	get := func(names ...string) (name, value string) {
+		for _, name := range names {
+			if value, _ := r.lookupEnv(name); value != "" {
+				return name, value
+			}
+		}
+		return "", ""
+	}
+	var cfg httpproxy.Config
+	var secure, plain, all string
+	secure, cfg.HTTPSProxy = get("HTTPS_PROXY", "https_proxy")
+	plain, cfg.HTTPProxy = get("HTTP_PROXY", "http_proxy")
+	all, value := get("ALL_PROXY", "all_proxy")
+	if cfg.HTTPSProxy == "" {
+		secure, cfg.HTTPSProxy = all, value
+	}
+	if cfg.HTTPProxy == "" {
+		plain, cfg.HTTPProxy = all, value
+	}
+	_, cfg.NoProxy = get("NO_PROXY", "no_proxy")
+	named := plain
+	if u.Scheme == "https" {
+		named = secure
+	}
+	asked := url.URL{Scheme: u.Scheme, Host: addr}
+	if proxy, err := cfg.ProxyFunc()(&asked); err == nil && proxy == nil {
+		return ""
+	}
+	return named
 }
 
 // newEndpoint works out how to dial a URL and what to send. Its errors quote nothing of the URL.

@@ -61,3 +61,40 @@ func TestHosts(t *testing.T) {
 		}
 	}
 }
+
+// A proxy that the environment asks for is not passed by silently: the file has a fault, unless NO_PROXY has the host.
+func TestProxyOfTheEnvironmentIsAFault(t *testing.T) {
+	for _, c := range []struct {
+		url, want string
+		env       []string
+	}{
+		{"https://crm.example.com", "HTTPS_PROXY", []string{"HTTPS_PROXY", "http://proxy.example.com:3128"}},
+		{"https://crm.example.com", "https_proxy", []string{"https_proxy", "proxy.example.com:3128"}},
+		{"https://crm.example.com", "", []string{"HTTP_PROXY", "http://proxy.example.com:3128"}},
+		{"http://crm.example.com", "HTTP_PROXY", []string{"HTTP_PROXY", "http://proxy.example.com:3128"}},
+		{"http://crm.example.com", "", []string{"HTTPS_PROXY", "http://proxy.example.com:3128"}},
+		{"http://crm.example.com", "ALL_PROXY", []string{"ALL_PROXY", "socks5://proxy.example.com:1080"}},
+		{"https://crm.example.com", "", []string{"HTTPS_PROXY", "http://proxy.example.com:3128", "NO_PROXY", "crm.example.com"}},
+		{"https://crm.example.com", "", []string{"HTTPS_PROXY", "http://proxy.example.com:3128", "no_proxy", ".example.com"}},
+		{"https://crm.example.com", "", []string{"HTTPS_PROXY", "http://proxy.example.com:3128", "NO_PROXY", "*"}},
+		{"https://10.1.2.3", "", []string{"HTTPS_PROXY", "http://proxy.example.com:3128", "NO_PROXY", "10.0.0.0/8"}},
+		{"http://localhost:8080", "", []string{"HTTP_PROXY", "http://proxy.example.com:3128"}},
+		{"http://127.0.0.1:8080", "", []string{"ALL_PROXY", "http://proxy.example.com:3128"}},
+	} {
+		for kind, settings := range map[string]string{
+			"webhook": "{name: d, url_env: ADDRESS, signatures: none}",
+			"slack":   "{name: d, type: slack, url_env: ADDRESS}",
+			"qstash":  "{name: d, type: qstash, url_env: ADDRESS, to: 'https://x.example.com', token_env: ADDRESS}",
+		} {
+			_, err := Parse("d", []byte("destinations: ["+settings+"]"), env(append(c.env, "ADDRESS", c.url)...))
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want+" of the")) {
+				t.Errorf("%s to %s with %v: %v; want a fault that names %q", kind, c.url, c.env, err, c.want)
+			}
+		}
+	}
+	_, err := Parse("d", []byte("destinations: [{name: d, type: qstash, to: 'https://x.example.com', token_env: T}]"),
+		env("T", "x", "HTTPS_PROXY", "http://proxy.example.com:3128"))
+	if err == nil || !strings.Contains(err.Error(), "HTTPS_PROXY of the") {
+		t.Errorf("qstash at its own address: %v; want a fault that names HTTPS_PROXY", err)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/valyala/fasthttp"
+	"go.yaml.in/yaml/v3"
 
 	"sluice.example/sluice/pipeline"
 )
@@ -16,11 +17,10 @@ import (
 func (r *reader) qstash() {
 	d, q := r.d, qstash{}
 	if !r.Has("url") && !r.Has("url_env") {
-		d.web.endpoint = &endpoint{addr: "qstash.upstash.io:443", host: "qstash.upstash.io",
-			serverName: "qstash.upstash.io", tls: true, target: "/"}
-	} else {
-		d.web.endpoint = r.address("https", "http")
+		r.Default("url", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: "https://qstash.upstash.io",
+			Line: r.Node().Line, Column: r.Node().Column})
 	}
+	d.web.endpoint = r.address("https", "http")
 	r.http()
 	tokens := r.secrets("token")
 	d.secrets = append(d.secrets, tokens...)
