@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"sluice.example/sluice/internal/jsontext"
@@ -28,7 +29,7 @@ type fileSink struct {
 	aborted bool
 }
 
-func (f *fileSink) send(lease *pipeline.Lease, _, _ time.Time) answer {
+func (f *fileSink) send(lease *pipeline.Lease, _, deadline time.Time) answer {
 	line := appendLine(nil, lease)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -39,10 +40,12 @@ func (f *fileSink) send(lease *pipeline.Lease, _, _ time.Time) answer {
 		_, err := os.Stdout.Write(line)
 		return fileAnswer(err)
 	}
-	w, err := os.OpenFile(f.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o640)
+	// A pipe that nobody reads is a failure, and not a wait without end.
+	w, err := os.OpenFile(f.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, 0o640)
 	if err != nil {
 		return answer{err: err}
 	}
+	_ = w.SetWriteDeadline(deadline) // for what has one; a regular file has none
 	n, err := w.Write(line)
 	if err == nil && f.sync {
 		err = w.Sync()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -65,32 +66,71 @@ type natsSink struct {
 	options      []nats.Option
 	dialer       *dialer
 
-	mu     sync.Mutex
-	closed bool
-	conn   *nats.Conn
-	stream jetstream.JetStream
+	mu         sync.Mutex
+	closed     bool
+	conn       *nats.Conn
+	stream     jetstream.JetStream
+	connecting *connecting // nil: nobody is
 }
 
-func (n *natsSink) connect() (jetstream.JetStream, error) {
+// connecting is an attempt to connect, for which any number of senders wait.
+type connecting struct {
+	done   chan struct{} // closed when the others are set
+	stream jetstream.JetStream
+	err    error
+}
+
+// connect returns the stream. It waits for a connection until the deadline, however many others do.
+func (n *natsSink) connect(deadline time.Time) (jetstream.JetStream, error) {
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	if n.closed {
+		n.mu.Unlock()
 		return nil, nats.ErrConnectionClosed
 	}
 	if n.conn != nil {
+		defer n.mu.Unlock()
 		return n.stream, nil
 	}
+	c := n.connecting
+	if c == nil {
+		c = &connecting{done: make(chan struct{})}
+		n.connecting = c
+		go n.dial(c) // it ends by the client's own timeout, or with close
+	}
+	n.mu.Unlock()
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case <-c.done:
+		return c.stream, c.err
+	case <-timer.C:
+		return nil, os.ErrDeadlineExceeded
+	}
+}
+
+func (n *natsSink) dial(c *connecting) {
+	defer close(c.done)
 	conn, err := nats.Connect(n.url, n.options...)
 	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
+		c.err = fmt.Errorf("connect: %w", err)
+	} else if c.stream, err = jetstream.New(conn); err != nil {
+		c.err = err
 	}
-	n.conn = conn
-	n.stream, err = jetstream.New(conn)
-	return n.stream, err
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.connecting = nil
+	switch {
+	case conn == nil:
+	case n.closed || c.err != nil:
+		conn.Close()
+		c.err = errors.Join(c.err, nats.ErrConnectionClosed)
+	default:
+		n.conn, n.stream = conn, c.stream
+	}
 }
 
 func (n *natsSink) send(lease *pipeline.Lease, _, deadline time.Time) answer {
-	stream, err := n.connect()
+	stream, err := n.connect(deadline)
 	if err != nil {
 		return answer{err: err}
 	}
@@ -116,6 +156,7 @@ func (n *natsSink) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closed = true
+	n.dialer.closeAll()
 	if n.conn != nil {
 		n.conn.Close()
 	}
