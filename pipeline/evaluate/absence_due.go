@@ -88,6 +88,11 @@ func take(ctx context.Context, tx pgx.Tx, a *rules.Absence, limit int) (
 // by where they are. The statement that locks them could not: it does not see a row that moved just before.
 const doneSQL = `update absence_timers set done_at = trigger_at where ctid = any($1)`
 
+// planEachSQL has statements planned for their values. A prepared one gets, at its sixth execution, a plan for any
+// value, if only to compare its cost: one of all days, with a lock on each, and thousands are more than PostgreSQL has
+// room for.
+const planEachSQL = `set local plan_cache_mode = force_custom_plan`
+
 // eventsSQL reads the events that started timers, one by one by their key. The bounds tell which days they are of.
 const eventsSQL = `
 select n, ` + pipeline.EventColumns + `
@@ -95,14 +100,23 @@ from unnest($1::int[], $2::uuid[], $3::timestamptz[]) with ordinality as t (tena
 cross join lateral (select * from events where tenant_id = tenant and event_id = id and occurred_at = at
 	and occurred_at between $4 and $5 limit 1) e`
 
-// done marks the timers, and completes them by their events; the name of one that is no longer stored is empty.
+// done marks the timers, and completes them by their events.
 func done(ctx context.Context, tx pgx.Tx, due []rules.Due, places []pgtype.TID) error {
+	b := &pgx.Batch{}
+	queueTriggers(b, due)
+	b.Queue(doneSQL, places)
+	return tx.SendBatch(ctx, b).Close()
+}
+
+// queueTriggers completes timers by their events, of which they have the key; the name of one that is no longer stored
+// is empty.
+func queueTriggers(b *pgx.Batch, due []rules.Due) {
 	tenants, ids, at := make([]int32, len(due)), make([]pipeline.UUID, len(due)), make([]time.Time, len(due))
 	for i, d := range due {
 		tenants[i], ids[i], at[i] = d.Tenant, d.Trigger.ID, d.Trigger.OccurredAt
 	}
-	b := &pgx.Batch{}
 	first, last := slices.MinFunc(at, time.Time.Compare), slices.MaxFunc(at, time.Time.Compare)
+	b.Queue(planEachSQL)
 	b.Queue(eventsSQL, tenants, ids, at, first, last).Query(func(rows pgx.Rows) error {
 		var n int
 		var e pipeline.EventRow
@@ -112,14 +126,12 @@ func done(ctx context.Context, tx pgx.Tx, due []rules.Due, places []pgtype.TID) 
 		})
 		return err
 	})
-	b.Queue(doneSQL, places)
-	return tx.SendBatch(ctx, b).Close()
 }
 
 // firstSQL works out, from the whole history of keys, where the current streak of triggers began. A streak fires once:
 // after it has, a cancel has to come before anything fires again. What fires, and what has fired, is done; the clock
 // of a streak that began later than the timer knew is set to its beginning.
-var firstSQL = `
+const firstSQL = `
 with asked as (select * from unnest($2::int[], $3::text[]) as u(tenant_id, key)),
 streak as (
 	select t.tenant_id, t.key, t.trigger_at, t.fired_at, t.cancel_at, f.at, f.event_id, f.occurred_at
@@ -137,11 +149,8 @@ moved as (
 		done_at = case when v.over or v.ripe then v.trigger_at else t.done_at end,
 		fired_at = case when not v.over and v.ripe and not v.expired then v.at else t.fired_at end
 	from verdict v where t.timer = $1 and t.tenant_id = v.tenant_id and t.key = v.key)
-select v.expired, v.tenant_id, v.key, v.at, v.trigger_at,
-	` + pipeline.EventColumnsOf("e") + `
-from verdict v left join lateral (select * from events e where e.tenant_id = v.tenant_id and e.event_id = v.event_id
-	and e.occurred_at = v.occurred_at) e on true
-where not v.over and v.ripe order by v.at`
+select v.expired, v.tenant_id, v.key, v.at, v.trigger_at, v.event_id, v.occurred_at
+from verdict v where not v.over and v.ripe order by v.at`
 
 // firstAnchors replaces timers that woke by those that fire.
 func firstAnchors(ctx context.Context, tx pgx.Tx, a *rules.Absence, woken []rules.Due) (
@@ -155,19 +164,22 @@ func firstAnchors(ctx context.Context, tx pgx.Tx, a *rules.Absence, woken []rule
 		return nil, 0, err
 	}
 	var d rules.Due
-	var e pipeline.EventRow
 	var late bool
-	_, err = pgx.ForEachRow(rows, append([]any{&late, &d.Tenant, &d.Key, &d.Anchor, &d.Latest}, e.Fields()...),
-		func() error {
-			if late {
-				expired++
-				return nil
-			}
-			d.Trigger, _ = e.Event()
-			fire = append(fire, d)
+	fields := []any{&late, &d.Tenant, &d.Key, &d.Anchor, &d.Latest, &d.Trigger.ID, &d.Trigger.OccurredAt}
+	_, err = pgx.ForEachRow(rows, fields, func() error {
+		if late {
+			expired++
 			return nil
-		})
-	return fire, expired, err
+		}
+		fire = append(fire, d)
+		return nil
+	})
+	if err != nil || len(fire) == 0 {
+		return nil, expired, err
+	}
+	b := &pgx.Batch{}
+	queueTriggers(b, fire)
+	return fire, expired, tx.SendBatch(ctx, b).Close()
 }
 
 // expireSQL counts timers that nobody looked at while they could fire, and stops their clocks.

@@ -121,7 +121,7 @@ from (select tenant_id, minute, -sum(n)::bigint, -sum(x)::bigint, -sum(late_n)::
 left join (select ` + pipeline.EventColumns + ` from events where false) e on true
 union all
 select tenant_id, null, null, null, null, null, ` + pipeline.EventColumns + `
-from events where occurred_at >= $2 and occurred_at < $3::timestamptz + interval '48 hours'
+from events where occurred_at >= $2 and occurred_at < $5
 	and least(occurred_at, received_at) < $3
 	and least(occurred_at, received_at) >= $2
 	and ($4::text[] is null or event_name = any($4))`
@@ -180,7 +180,8 @@ func (s *Sweeper) fillDay(ctx context.Context, set *rules.Set, r *rules.Rule) (m
 func (s *Sweeper) uncounted(ctx context.Context, tx pgx.Tx, set *rules.Set, r *rules.Rule, day time.Time) (
 	missing map[rules.Minute]rules.Counts, read int, err error) {
 	a := r.Rate
-	_, err = tx.Exec(ctx, countedSQL, pgx.QueryExecModeSimpleProtocol, a.Metric, day, day.AddDate(0, 0, 1), a.Names)
+	end := day.AddDate(0, 0, 1)
+	_, err = tx.Exec(ctx, countedSQL, pgx.QueryExecModeSimpleProtocol, a.Metric, day, end, a.Names, end.Add(48*time.Hour))
 	if err != nil {
 		return nil, 0, err
 	}

@@ -37,12 +37,14 @@ const seededSQL = `
 update absence_seeds set seen_at = now(), seeded_at = now(),
 	seeds = case when seen_at <= now() - $2::interval then 1 else seeds + 1 end where timer = $1`
 
-// storedSQL reads the events that a rule's timers depend on, over its lookback, in parts.
+const lookbackSQL = `select now() - $1::float8 * interval '1 second'`
+
+// storedSQL reads the events that a rule's timers depend on, over its lookback, in parts. Where that begins is a value:
+// PostgreSQL would lock all days before it works out by itself which ones it leaves out.
 const storedSQL = `
 declare seed no scroll cursor for
 select ` + pipeline.EventColumns + `
-from events where occurred_at > now() - $1::float8 * interval '1 second' and ($2::text[] is null
-	or event_name = any($2))`
+from events where occurred_at > $1::timestamptz and ($2::text[] is null or event_name = any($2))`
 
 // seed makes the timers of rules that came into force, from the events of their lookback. A maximum may be taken twice,
 // so what ingest does meanwhile does not matter.
@@ -107,7 +109,11 @@ func (s *Sweeper) seedOne(ctx context.Context, set *rules.Set, r *rules.Rule) er
 		if err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, storedSQL, pgx.QueryExecModeSimpleProtocol, a.Lookback.Seconds(), a.Names); err != nil {
+		var from time.Time
+		if err := tx.QueryRow(ctx, lookbackSQL, a.Lookback.Seconds()).Scan(&from); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, storedSQL, pgx.QueryExecModeSimpleProtocol, from, a.Names); err != nil {
 			return err
 		}
 		for {
