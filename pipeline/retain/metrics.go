@@ -23,7 +23,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_retain_" + name, Help: help})
 	}
 	m := &Metrics{
-		ahead: gauge("partitions_ahead", "Days after today, without a gap, that have a partition, at the last look; -1 if today has none."),
+		ahead: gauge("partitions_ahead",
+			"Days after today, without a gap, that have a partition, at the last look; -1 if today has none."),
 		lastPass: gauge("last_pass_timestamp_seconds",
 			"When the last pass without a failure ended, in Unix time."),
 		made:     counter("partitions_made_total", "Event partitions made ahead of time by this node."),

@@ -362,7 +362,8 @@ func TestOneNodeAtATime(t *testing.T) {
 	}
 }
 
-// Debezium, and providers' replication, make a publication for all tables. Everything that a pass deletes from takes it.
+// Debezium, and providers' replication, make a publication for all tables. Everything that a pass deletes from takes
+// it.
 func TestPrunesUnderAPublicationOfAllTables(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -404,7 +405,8 @@ func (owner) Prune(context.Context, pgx.Tx, string, int) (gone int64, more bool,
 // Every task has its series at 0 before the first pass, so that its first failure is a change.
 func TestSeriesAreThereFromTheStart(t *testing.T) {
 	t.Parallel()
-	k, err := New(DefaultConfig(), pgtest.New(t), NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler), owner{})
+	metrics, log := NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler)
+	k, err := New(DefaultConfig(), pgtest.New(t), metrics, log, owner{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -91,8 +91,10 @@ func TestAccessOfAPartitionCanBeCopiedAgain(t *testing.T) {
 	poolExec(t, pool, `select create_events_partition('2020-07-30');
 grant select on events to sluice_test_late;
 grant delete on events_20200730 to sluice_test_late;
-select copy_events_access(inhrelid::regclass, inhparent::regclass) from pg_inherits where inhparent = 'events'::regclass;
-select copy_events_access(inhrelid::regclass, inhparent::regclass) from pg_inherits where inhparent = 'events'::regclass`)
+select copy_events_access(inhrelid::regclass, inhparent::regclass)
+	from pg_inherits where inhparent = 'events'::regclass;
+select copy_events_access(inhrelid::regclass, inhparent::regclass)
+	from pg_inherits where inhparent = 'events'::regclass`)
 	pgtest.Until(t, pool, `select bool_and(has_table_privilege('sluice_test_late', inhrelid, 'select')),
 		bool_or(has_table_privilege('sluice_test_late', inhrelid, 'delete'))
 		from pg_inherits where inhparent = 'events'::regclass`, true, false)

@@ -67,7 +67,8 @@ func TestSegmentInAPage(t *testing.T) {
 		where event_name <> 'counted'`); names != want {
 		t.Errorf("stored %q; want %q", names, want)
 	}
-	if page := query(t, pool, `select page_url from events where event_name = 'page'`); page != "https://shop.example.com/pay" {
+	const pageSQL = `select page_url from events where event_name = 'page'`
+	if page := query(t, pool, pageSQL); page != "https://shop.example.com/pay" {
 		t.Errorf("page_url %q; want that of the page", page)
 	}
 }
