@@ -10,8 +10,9 @@ import (
 )
 
 const booksAbout = `Asks a running pipeline for its books: what it counted since it started beside what the database
-holds, per tenant, and the differences that have to be zero while nothing is on its way. It reads all events once.
-Exit status 1 where a difference is not zero.`
+holds, per tenant, and the differences, of which each means that something is wrong. Where other processes have written
+to the database as well, the two sides are not compared. It reads all events once. Exit status 1 where there is a
+difference.`
 
 func booksCommand(ctx context.Context, args []string, env cli.Env) error {
 	fs := cli.NewFlags(env, "books", booksAbout, "pipeline books --admin http://127.0.0.1:9090")

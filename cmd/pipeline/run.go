@@ -160,7 +160,7 @@ func (n *node) prepare(ctx context.Context, db *database) ([]stage, error) {
 			return nil, err
 		}
 	}
-	if err := n.books.Begin(ctx, n.reg, p.query, made.tenants.IDs()); err != nil {
+	if err := n.books.Begin(ctx, n.reg, p.query, made.tenants.IDs(), made.engine != nil); err != nil {
 		return nil, err
 	}
 	door, err := n.openDoor(made)
@@ -169,7 +169,9 @@ func (n *node) prepare(ctx context.Context, db *database) ([]stage, error) {
 	}
 	n.server = made.server
 	n.ready.started(made.checks(p)...)
-	return made.stages(door), nil
+	// The books end last, when nothing is written any more.
+	last := stage{"books", func(ctx context.Context) error { return n.books.Run(ctx, n.log) }}
+	return append(made.stages(door), last), nil
 }
 
 // openDoor listens for events; nil where the node takes none.

@@ -14,6 +14,9 @@ type Answer struct {
 	Since string `json:"since"`
 	// Mark is this moment, for the since of a later question.
 	Mark string `json:"mark"`
+	// OtherWriters is how many other processes may have stored events or decided since this one started. Where there are
+	// any, the database side is everybody's part, and is not compared with the process side.
+	OtherWriters int `json:"other_writers"`
 	// Suppressed are decisions that made no message, of all tenants.
 	Suppressed int64    `json:"suppressed"`
 	Tenants    []Tenant `json:"tenants"`
@@ -69,9 +72,9 @@ func (d Database) Difference() int64 {
 	return d.Decided + d.Enqueued - d.Sent - d.Skipped - d.Dead - d.Open()
 }
 
-// Differences have to be zero while nothing is on its way. Stored and Decided, those between the two sides, are left
-// out where the sides do not count from the same moment; they hold for the only process of a database, before anything
-// is pruned.
+// Differences are zero, or something is wrong. Stored and Decided, those between the two sides, are left out where the
+// sides do not count the same: from another moment, where other processes have written, or while events are on their
+// way.
 type Differences struct {
 	Received int64  `json:"received"`
 	Promises int64  `json:"promises"`
@@ -80,11 +83,11 @@ type Differences struct {
 	Decided  *int64 `json:"decided,omitempty"`
 }
 
-// compare fills in the differences. Those between the sides are taken where both count from the same moment.
-func (t *Tenant) compare(sameStart bool) {
+// compare fills in the differences, those between the sides where both count the same.
+func (t *Tenant) compare(sides bool) {
 	t.Differences = Differences{Received: t.Process.Difference(), Promises: t.Database.Difference(),
 		Twice: t.Database.Twice}
-	if sameStart {
+	if sides {
 		stored := t.Process.Stored - t.Database.Stored
 		decided := t.Process.Decided - t.Database.Decided
 		t.Differences.Stored, t.Differences.Decided = &stored, &decided
@@ -127,6 +130,10 @@ func (a *Answer) Print(w io.Writer) error {
 	var b strings.Builder
 	since, _, _ := strings.Cut(a.Since, "_")
 	fmt.Fprintf(&b, "Books since %s; to go on from here: --since %s\n", since, a.Mark)
+	if a.OtherWriters > 0 {
+		fmt.Fprintf(&b, "Other processes have written to this database since this one started (%d): the process is its own "+
+			"part,\nthe database everybody's, and the two are not compared.\n", a.OtherWriters)
+	}
 	for _, t := range a.Tenants {
 		p, db := t.Process, t.Database
 		fmt.Fprintf(&b, "\ntenant %d %s\n", t.Tenant, t.Name)

@@ -49,7 +49,7 @@ func TestBooks(t *testing.T) {
 		}
 		return a, out.String()
 	}
-	if err := b.Begin(t.Context(), reg, pool, map[string]int32{"default": 1, "acme": 2}); err != nil {
+	if err := b.Begin(t.Context(), reg, pool, map[string]int32{"default": 1, "acme": 2}, true); err != nil {
 		t.Fatal(err)
 	}
 	one := prometheus.Labels{"tenant": "1"}
@@ -128,4 +128,58 @@ func TestEquations(t *testing.T) {
 		}
 		*line--
 	}
+}
+
+// The sides are compared where this process alone has written, and not where another one may have.
+func TestOtherWriters(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	exec := func(sql string) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const processSQL = `insert into processes (process_id, writes, started_at, seen_at, ended_at) values (gen_random_uuid(), `
+	var b Handler
+	if err := b.Begin(t.Context(), prometheus.NewRegistry(), pool, map[string]int32{"default": 1}, true); err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(&b)
+	defer server.Close()
+	// Something is there that this process did not count.
+	exec(`insert into events (tenant_id, event_id, event_name, occurred_at, received_at)
+		values (1, gen_random_uuid(), 'x', now(), clock_timestamp())`)
+	check := func(what string, others int) {
+		t.Helper()
+		a, err := Fetch(t.Context(), server.URL, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.OtherWriters != others || (a.Err() != nil) != (others == 0) {
+			t.Errorf("%s: %d other writers, %v; want %d, and the sides compared if there are none", what, a.OtherWriters,
+				a.Err(), others)
+		}
+		var out strings.Builder
+		if err := a.Print(&out); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(out.String(), "DIFFERENCE") != (others == 0) ||
+			strings.Contains(out.String(), "Other processes") != (others > 0) {
+			t.Errorf("%s:\n%s", what, out.String())
+		}
+	}
+	check("alone", 0)
+	exec(processSQL + `true, now() - interval '3 hours', now() - interval '1 hour', now() - interval '1 hour')`)
+	check("beside one that ended before", 0)
+	exec(processSQL + `true, now() - interval '3 hours', now() - interval '1 hour', null)`)
+	check("beside one that was killed long before", 0)
+	exec(processSQL + `false, now(), now(), null)`)
+	check("beside one that only delivers", 0)
+	exec(processSQL + `true, now() - interval '3 hours', now() - interval '8 seconds', null)`)
+	check("beside one that was killed a moment before", 1)
+	exec(processSQL + `true, now() - interval '3 hours', now() + interval '1 second', now() + interval '1 second')`)
+	check("beside one that ended meanwhile", 2)
+	exec(processSQL + `true, now(), now(), null)`)
+	check("beside one that runs", 3)
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"sluice.example/sluice/internal/wait"
 )
 
 // Handler answers GET /v1/books. Its zero value answers that the process is starting.
@@ -26,6 +28,7 @@ type source struct {
 	pool     *pgxpool.Pool
 	names    map[int32]string
 	start    mark
+	self     *process
 }
 
 // mark is a moment in the books: events count by when this node received them, promises by the order of their ids,
@@ -53,14 +56,18 @@ func parseMark(text string) (m mark, err error) {
 }
 
 // Begin opens the books: both sides count from now on. The process side is read off the metrics in counters, and
-// tenants are named by their ids.
-func (h *Handler) Begin(ctx context.Context, counters prometheus.Gatherer, pool *pgxpool.Pool,
-	tenants map[string]int32) error {
+// tenants are named by their ids. writes is true for a process that stores events or decides: others then know that the
+// tables do not hold their part alone.
+func (h *Handler) Begin(ctx context.Context, counters prometheus.Gatherer, pool *pgxpool.Pool, tenants map[string]int32,
+	writes bool) error {
 	s := &source{counters: counters, pool: pool, names: map[int32]string{}}
 	for name, id := range tenants {
 		s.names[id] = name
 	}
 	var err error
+	if s.self, err = register(ctx, pool, writes); err != nil {
+		return fmt.Errorf("books: %w", err)
+	}
 	if s.start, err = s.now(ctx); err != nil {
 		return fmt.Errorf("books: %w", err)
 	}
@@ -115,29 +122,64 @@ func (t tenants) of(id int32) *Tenant {
 	return t.books[id]
 }
 
-// read compares the sides.
+// read compares the sides: each with itself, and one with the other where nobody else has written and this process did
+// nothing in between.
 func (s *source) read(ctx context.Context, since mark) (*Answer, error) {
 	mark, err := s.now(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("books: %w", err)
 	}
 	answer := &Answer{Since: since.String(), Mark: mark.String()}
+	if answer.OtherWriters, err = s.self.others(ctx); err != nil {
+		return nil, err
+	}
+	before, err := s.steady(ctx, answer)
+	if err != nil {
+		return nil, err
+	}
 	found := tenants{s.names, map[int32]*Tenant{}}
 	for id := range s.names {
 		found.of(id)
 	}
-	if answer.Suppressed, err = s.count(found); err != nil {
-		return nil, err
-	}
 	if err := s.look(ctx, since, found); err != nil {
 		return nil, err
 	}
+	after, err := s.count(answer)
+	if err != nil {
+		return nil, err
+	}
+	quiet := maps.Equal(before, after)
+	for id, p := range before {
+		found.of(id).Process = p
+		quiet = quiet && p.InFlight == 0
+	}
 	for _, id := range slices.Sorted(maps.Keys(found.books)) {
 		t := found.books[id]
-		t.compare(since == s.start)
+		t.compare(since == s.start && answer.OtherWriters == 0 && quiet)
 		answer.Tenants = append(answer.Tenants, *t)
 	}
 	return answer, nil
+}
+
+// looks bounds how often counters are read again that do not add up: each is read by itself, so that an event which is
+// on its way from one to the next may be missed by both, or counted twice, once but not each time.
+const looks = 50
+
+// steady reads the process side, again while it does not add up.
+func (s *source) steady(ctx context.Context, answer *Answer) (byTenant map[int32]Process, err error) {
+	for range looks {
+		if byTenant, err = s.count(answer); err != nil {
+			return nil, err
+		}
+		balanced := true
+		for _, p := range byTenant {
+			balanced = balanced && p.Difference() == 0
+		}
+		if balanced || !wait.For(ctx, time.Millisecond) {
+			break
+		}
+	}
+	return byTenant, nil
 }
 
 // line returns the line of the process side that a metric counts, or nil.
@@ -166,16 +208,18 @@ func (p *Process) line(metric string) *int64 {
 }
 
 // count reads the process side off its metrics.
-func (s *source) count(found tenants) (suppressed int64, err error) {
+func (s *source) count(answer *Answer) (map[int32]Process, error) {
 	families, err := s.counters.Gather()
 	if err != nil {
-		return 0, fmt.Errorf("books: %w", err)
+		return nil, fmt.Errorf("books: %w", err)
 	}
+	answer.Suppressed = 0
+	byTenant := map[int32]Process{}
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			value := int64(m.GetCounter().GetValue() + m.GetGauge().GetValue())
 			if family.GetName() == "pipeline_evaluate_suppressed_total" {
-				suppressed += value
+				answer.Suppressed += value
 			}
 			for _, l := range m.GetLabel() {
 				if l.GetName() != "tenant" || (&Process{}).line(family.GetName()) == nil {
@@ -183,13 +227,15 @@ func (s *source) count(found tenants) (suppressed int64, err error) {
 				}
 				id, err := strconv.ParseInt(l.GetValue(), 10, 32)
 				if err != nil {
-					return 0, fmt.Errorf("books: %s: %w", family.GetName(), err)
+					return nil, fmt.Errorf("books: %s: %w", family.GetName(), err)
 				}
-				*found.of(int32(id)).Process.line(family.GetName()) += value
+				p := byTenant[int32(id)]
+				*p.line(family.GetName()) += value
+				byTenant[int32(id)] = p
 			}
 		}
 	}
-	return suppressed, nil
+	return byTenant, nil
 }
 
 // No index serves this: it reads all events, and sorts or hashes those since then. About 0.5 s for a million.
