@@ -76,7 +76,7 @@ pipeline outbox discard 1017 1018 --yes`)
 	return withDatabase(ctx, cfg, func(conn *pgx.Conn) error {
 		switch action {
 		case "list":
-			return listOutbox(ctx, conn, o, env.Stdout)
+			return listOutbox(ctx, conn, o, env.Stdout, env.Stderr)
 		case "show":
 			return showMessage(ctx, conn, o, env.Stdout)
 		case "retry":
@@ -117,8 +117,8 @@ func (o *outboxOptions) addFlags(fs *flag.FlagSet) {
 	fs.BoolVar(&o.yes, "yes", false, "do it, do not only say what would be done")
 }
 
-func listOutbox(ctx context.Context, db claim.DB, o outboxOptions, w io.Writer) error {
-	messages, err := outbox.List(ctx, db, o.filter, o.before, o.limit)
+func listOutbox(ctx context.Context, db claim.DB, o outboxOptions, w, notes io.Writer) error {
+	messages, reached, err := outbox.List(ctx, db, o.filter, o.before, o.limit)
 	if err != nil {
 		return err
 	}
@@ -134,6 +134,11 @@ func listOutbox(ctx context.Context, db claim.DB, o outboxOptions, w io.Writer) 
 		}
 	}
 	switch {
+	case reached > 0:
+		if !o.asJSON {
+			notes = w
+		}
+		fmt.Fprintf(notes, "messages were looked at down to %d; go on with --before %d\n", reached, reached)
 	case o.asJSON:
 	case len(messages) == 0:
 		fmt.Fprintln(w, "no such messages")

@@ -15,7 +15,7 @@ type Change struct {
 	// Statuses are those that it changes where a filter names none.
 	Statuses []string
 
-	apply func(ctx context.Context, db claim.DB, f claim.Filter, after int64, limit int) (n int, last int64, err error)
+	apply func(ctx context.Context, db claim.DB, f claim.Filter, after int64, limit int) (claim.Step, error)
 }
 
 // Retry makes messages due again, Discard gives them up.
@@ -41,19 +41,19 @@ func (c Change) Apply(ctx context.Context, db claim.DB, f claim.Filter, after in
 	pause := time.Duration(float64(batch) / rate * float64(time.Second))
 	p := Progress{Last: after}
 	for {
-		n, next, err := c.apply(ctx, db, f, p.Last, batch)
+		step, err := c.apply(ctx, db, f, p.Last, batch)
 		if err != nil {
 			return fmt.Errorf("%d messages %s, then: %w; go on with --after %d", p.Changed, c.Done, err, p.Last)
 		}
-		p.Changed += n
-		p.Last = next
-		p.Done = n < batch
+		p.Changed += step.Changed
+		p.Last = step.Last
+		p.Done = step.Done
 		report(p)
 		if p.Done {
 			return nil
 		}
 		select {
-		case <-time.After(pause):
+		case <-time.After(pause * time.Duration(step.Changed) / time.Duration(batch)):
 		case <-ctx.Done():
 			return fmt.Errorf("interrupted: %d messages %s; go on with --after %d", p.Changed, c.Done, p.Last)
 		}

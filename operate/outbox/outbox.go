@@ -97,17 +97,19 @@ func state(r claim.Row) string {
 	return r.Status
 }
 
-// List returns messages, the newest first: at most limit of those before an id (0: from the newest).
-func List(ctx context.Context, db claim.DB, f claim.Filter, before int64, limit int) ([]Message, error) {
-	rows, err := claim.List(ctx, db, f, before, limit)
+// List returns messages, the newest first: at most limit of those before an id (0: from the newest). reached is as that
+// of claim.List: 0, or the id before which the next call goes on, since only so many messages were looked at.
+func List(ctx context.Context, db claim.DB, f claim.Filter, before int64, limit int,
+) (messages []Message, reached int64, err error) {
+	rows, reached, err := claim.List(ctx, db, f, before, limit)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	messages := make([]Message, len(rows))
+	messages = make([]Message, len(rows))
 	for i, r := range rows {
 		messages[i] = newMessage(r)
 	}
-	return messages, nil
+	return messages, reached, nil
 }
 
 // Show returns one message with its attempts, the oldest first, or claim.ErrNoMessage.

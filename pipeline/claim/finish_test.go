@@ -137,7 +137,7 @@ func TestLostLeaseCountsNoAttempt(t *testing.T) {
 	if got := value(t, pool, `select concat_ws(' ', status, attempts, lost_leases) from outbox`); got != "dead 3 3" {
 		t.Errorf("message = %s; want dead 3 3", got)
 	}
-	if _, _, err := Retry(t.Context(), pool, Filter{}, 0, 1); err != nil {
+	if _, err := Retry(t.Context(), pool, Filter{}, 0, 1); err != nil {
 		t.Fatal(err)
 	}
 	next(1, 0)

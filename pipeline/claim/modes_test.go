@@ -62,11 +62,12 @@ func TestExecModes(t *testing.T) {
 					want)
 			}
 		}
-		if n, _, err := Retry(t.Context(), other, Filter{Statuses: []string{"dead"}}, 0, 10); err != nil || n != 1 {
-			t.Errorf("%s: Retry = %d, %v; want 1", mode, n, err)
+		if s, err := Retry(t.Context(), other, Filter{Statuses: []string{"dead"}}, 0, 10); err != nil || s.Changed != 1 {
+			t.Errorf("%s: Retry = %+v, %v; want 1", mode, s, err)
 		}
-		if n, _, err := Discard(t.Context(), other, Filter{IDs: []int64{leases[2].ID}}, 0, 10); err != nil || n != 1 {
-			t.Errorf("%s: Discard = %d, %v; want 1", mode, n, err)
+		if s, err := Discard(t.Context(), other, Filter{IDs: []int64{leases[2].ID}}, 0, 10); err != nil ||
+			s.Changed != 1 {
+			t.Errorf("%s: Discard = %+v, %v; want 1", mode, s, err)
 		}
 		if groups, err := Count(t.Context(), other,
 			Filter{}); fmt.Sprint(groups) != "[{crm failed 1} {crm pending 1} {crm sent 1} {crm skipped 1}]" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -81,21 +82,29 @@ select message_id as id, tenant_id as tenant, type, subject_key, idempotency_key
 from outbox`
 
 const listSQL = rowSQL + whereSQL + `
-    and ($10::bigint = 0 or message_id < $10)
+    and ($10::bigint = 0 or message_id < $10) and message_id >= $12
 order by message_id desc
 limit $11`
 
-// List returns messages, newest first: at most limit of those before the given id (0: from the newest).
-func List(ctx context.Context, db DB, f Filter, before int64, limit int) ([]Row, error) {
-	rows, err := db.Query(ctx, listSQL, f.args(before, limit)...)
+// List returns messages, newest first: at most limit of those before the given id (0: from the newest). It looks at
+// 100,000 at most. reached is the id down to which it looked where it stopped for that reason, and the next call goes on
+// before it; otherwise it is 0.
+func List(ctx context.Context, db DB, f Filter, before int64, limit int) (list []Row, reached int64, err error) {
+	f, reached, err = f.walk(ctx, db, before, true)
 	if err != nil {
-		return nil, fmt.Errorf("claim: list: %w", err)
+		return nil, 0, err
 	}
-	list, err := pgx.CollectRows(rows, pgx.RowToStructByName[Row])
+	rows, err := db.Query(ctx, listSQL, f.args(before, limit, reached)...)
 	if err != nil {
-		return nil, fmt.Errorf("claim: list: %w", err)
+		return nil, 0, fmt.Errorf("claim: list: %w", err)
 	}
-	return list, nil
+	if list, err = pgx.CollectRows(rows, pgx.RowToStructByName[Row]); err != nil {
+		return nil, 0, fmt.Errorf("claim: list: %w", err)
+	}
+	if len(list) == limit {
+		reached = 0 // the page is full before that
+	}
+	return list, reached, nil
 }
 
 // Attempt is one try to deliver a message.
@@ -121,7 +130,7 @@ var ErrNoMessage = errors.New("no such message")
 
 // Show returns one message with its attempts, oldest first.
 func Show(ctx context.Context, db DB, id int64) (Row, []Attempt, error) {
-	list, err := List(ctx, db, Filter{IDs: []int64{id}}, 0, 1)
+	list, _, err := List(ctx, db, Filter{IDs: []int64{id}}, 0, 1)
 	if err != nil {
 		return Row{}, nil, err
 	}
@@ -167,7 +176,7 @@ const retrySQL = `
 with picked as materialized (
     select message_id, attempts, attempt_started_at, attempt_seconds, attempt_http_status
     from outbox` + whereSQL + `
-        and message_id > $10 and (locked_until is null or locked_until <= now())
+        and message_id > $10 and message_id <= $12 and (locked_until is null or locked_until <= now())
     order by message_id
     limit $11
     for update
@@ -187,11 +196,19 @@ set status = case when status in ('pending', 'failed') then status else 'pending
 where message_id = any (array(select message_id from picked))
 returning message_id`
 
-// Retry makes messages due again: at most limit of those after the given id, in the order of ids. It returns how many
-// it changed and the last of their ids, from which the next call goes on; fewer than limit means that it is through. A
-// message keeps its idempotency key, so a receiver that took it before recognises it.
-func Retry(ctx context.Context, db DB, f Filter, after int64, limit int) (changed int, last int64, err error) {
-	return change(ctx, db, "retry", retrySQL, f.args(after, limit), after)
+// Step is what one call changed.
+type Step struct {
+	Changed int
+	// Last is the id of the last message that was looked at, from which the next call goes on.
+	Last int64
+	// Done: no message comes after it.
+	Done bool
+}
+
+// Retry makes messages due again: at most limit of those after the given id, in the order of ids. It looks at 100,000 at
+// most. A message keeps its idempotency key, so a receiver that took it before recognises it.
+func Retry(ctx context.Context, db DB, f Filter, after int64, limit int) (Step, error) {
+	return change(ctx, db, "retry", retrySQL, f, after, limit)
 }
 
 // discardSQL gives messages up. A worker that has one under a lease may be sending it just now; its result comes late.
@@ -199,7 +216,7 @@ const discardSQL = `
 with picked as materialized (
     select message_id
     from outbox` + whereSQL + `
-        and message_id > $10 and status in ('pending', 'failed', 'dead')
+        and message_id > $10 and message_id <= $12 and status in ('pending', 'failed', 'dead')
     order by message_id
     limit $11
     for update
@@ -211,21 +228,39 @@ where message_id = any (array(select message_id from picked))
 returning message_id`
 
 // Discard makes messages that are not final, and dead ones, skipped. Otherwise it is like Retry.
-func Discard(ctx context.Context, db DB, f Filter, after int64, limit int) (changed int, last int64, err error) {
-	return change(ctx, db, "discard", discardSQL, f.args(after, limit), after)
+func Discard(ctx context.Context, db DB, f Filter, after int64, limit int) (Step, error) {
+	return change(ctx, db, "discard", discardSQL, f, after, limit)
 }
 
-func change(ctx context.Context, db DB, what, sql string, args []any, after int64) (int, int64, error) {
-	rows, err := db.Query(ctx, sql, args...)
+func change(ctx context.Context, db DB, what, sql string, f Filter, after int64, limit int) (Step, error) {
+	step := Step{Last: after}
+	f, most, err := f.walk(ctx, db, after, false)
 	if err != nil {
-		return 0, after, fmt.Errorf("claim: %s: %w", what, err)
+		return step, err
+	}
+	through := most == 0
+	if through {
+		most = math.MaxInt64
+	}
+	rows, err := db.Query(ctx, sql, f.args(after, limit, most)...)
+	if err != nil {
+		return step, fmt.Errorf("claim: %s: %w", what, err)
 	}
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
-		return 0, after, fmt.Errorf("claim: %s: %w", what, err)
+		return step, fmt.Errorf("claim: %s: %w", what, err)
 	}
-	if len(ids) > 0 {
-		after = max(after, slices.Max(ids))
+	step.Changed = len(ids)
+	switch {
+	case len(ids) == limit:
+		step.Last = slices.Max(ids)
+	case through:
+		step.Done = true
+		if len(ids) > 0 {
+			step.Last = slices.Max(ids)
+		}
+	default:
+		step.Last = most
 	}
-	return len(ids), after, nil
+	return step, nil
 }

@@ -23,7 +23,7 @@ func TestListFilters(t *testing.T) {
 	exec(t, pool, `update outbox set locked_until = now() + interval '1 minute' where dedupe_key = 'mail:2'`)
 	check := func(f Filter, want string) {
 		t.Helper()
-		list, err := List(t.Context(), pool, f, 0, 100)
+		list, _, err := List(t.Context(), pool, f, 0, 100)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,11 +46,11 @@ func TestListFilters(t *testing.T) {
 	check(Filter{OlderThan: 24 * time.Hour}, "crm:3")
 	check(Filter{NewerThan: 24 * time.Hour, Destination: "crm"}, "crm:2 crm:1")
 	check(Filter{IDs: []int64{-5}}, "")
-	first, err := List(t.Context(), pool, Filter{}, 0, 2)
+	first, _, err := List(t.Context(), pool, Filter{}, 0, 2)
 	if err != nil || len(first) != 2 || !first[0].Leased || first[0].Due || first[1].Due || first[1].Leased {
 		t.Fatalf("first page = %+v, %v; want a leased and a dead one", first, err)
 	}
-	second, err := List(t.Context(), pool, Filter{}, first[1].ID, 2)
+	second, _, err := List(t.Context(), pool, Filter{}, first[1].ID, 2)
 	if err != nil || len(second) != 2 || second[0].DedupeKey != "crm:3" || !second[0].Due {
 		t.Errorf("second page = %+v, %v; want it to start with crm:3, due", second, err)
 	}
@@ -94,13 +94,15 @@ func TestRetry(t *testing.T) {
 	failed.RetryIn = time.Hour
 	finish(t, q, result(leases[0], pipeline.Dead), failed, result(leases[2], pipeline.Sent))
 	// The fourth is leased, the fifth due.
-	n, last, err := Retry(t.Context(), pool, Filter{Statuses: []string{"dead", "failed", "sent", "pending"}}, 0, 3)
-	if err != nil || n != 3 || last != leases[2].ID {
-		t.Fatalf("Retry = %d, last %d, %v; want 3, up to %d", n, last, err, leases[2].ID)
+	all := Filter{Statuses: []string{"dead", "failed", "sent", "pending"}}
+	step, err := Retry(t.Context(), pool, all, 0, 3)
+	if want := (Step{3, leases[2].ID, false}); err != nil || step != want {
+		t.Fatalf("Retry = %+v, %v; want %+v", step, err, want)
 	}
-	n, _, err = Retry(t.Context(), pool, Filter{Statuses: []string{"dead", "failed", "sent", "pending"}}, last, 3)
-	if err != nil || n != 1 {
-		t.Fatalf("Retry after %d = %d, %v; want the fifth: the fourth is leased", last, n, err)
+	after := step.Last
+	step, err = Retry(t.Context(), pool, all, after, 3)
+	if err != nil || step.Changed != 1 || !step.Done {
+		t.Fatalf("Retry after %d = %+v, %v; want the fifth, done: the fourth is leased", after, step, err)
 	}
 	for i, want := range []string{"pending 0 1", "failed 1 0", "pending 0 1", "pending 0 0", "pending 0 0"} {
 		if got := value(t, pool, `select concat_ws(' ', status, attempts, redrives) from outbox
@@ -134,9 +136,9 @@ func TestRetryKeepsTheSentAttempt(t *testing.T) {
 				t.Errorf("attempt %d = %+v", n, a)
 			}
 		}
-		if changed, _, err := Retry(t.Context(), pool, Filter{Statuses: []string{"sent"}}, 0, 1); err != nil ||
-			changed != 1 {
-			t.Fatalf("Retry = %d, %v; want 1", changed, err)
+		if step, err := Retry(t.Context(), pool, Filter{Statuses: []string{"sent"}}, 0, 1); err != nil ||
+			step.Changed != 1 {
+			t.Fatalf("Retry = %+v, %v; want 1", step, err)
 		}
 	}
 }
@@ -150,8 +152,8 @@ func TestDiscard(t *testing.T) {
 	dead := result(leases[0], pipeline.Dead)
 	dead.Error = "HTTP 410"
 	finish(t, q, dead)
-	if n, _, err := Discard(t.Context(), pool, Filter{Destination: "crm"}, 0, 10); err != nil || n != 3 {
-		t.Fatalf("Discard = %d, %v; want 3", n, err)
+	if s, err := Discard(t.Context(), pool, Filter{Destination: "crm"}, 0, 10); err != nil || s.Changed != 3 {
+		t.Fatalf("Discard = %+v, %v; want 3", s, err)
 	}
 	if late := finish(t, q, result(leases[1], pipeline.Sent)); late != 1 {
 		t.Errorf("the worker's result: late = %d; want it refused", late)
@@ -163,7 +165,7 @@ func TestDiscard(t *testing.T) {
 	if got != want {
 		t.Errorf("rows = %s\nwant %s", got, want)
 	}
-	if n, _, err := Discard(t.Context(), pool, Filter{}, 0, 10); err != nil || n != 0 {
-		t.Errorf("Discard of what is final = %d, %v; want 0", n, err)
+	if n, err := Discard(t.Context(), pool, Filter{}, 0, 10); err != nil || n.Changed != 0 {
+		t.Errorf("Discard of what is final = %+v, %v; want 0", n, err)
 	}
 }
