@@ -11,8 +11,8 @@ import (
 //
 // It opens for a while after a number of failures in a row, and when the destination asks to be left alone. Then a single
 // message is let through as a probe (half-open). If that succeeds the breaker closes; if it fails, the breaker opens for
-// twice as long. After a request to be left alone few messages are in flight at first, and one more with each round of
-// successes: what all senders would send at once would be refused again.
+// twice as long. After a 429, or a request to be left alone, few messages are in flight at first, and one more with each
+// round of successes: what all senders would send at once would be refused again.
 type breaker struct {
 	cfg breakerConfig
 	// busy is false while nothing limits the senders, so that they need not ask.
@@ -44,9 +44,10 @@ const shortPause = 5 * time.Second
 type result int
 
 const (
-	well   result = iota // it answered, and not with a failure of its own
-	failed               // it did not do its part
-	asked                // it asked to be left alone
+	well    result = iota // it answered, and not with a failure of its own
+	failed                // it did not do its part
+	crowded               // it failed, since it got too much at once
+	asked                 // it asked to be left alone
 )
 
 // room bounds how many more messages may be claimed at this time: of free, where held are held already.
@@ -149,7 +150,10 @@ func (b *breaker) leave(now time.Time, probe bool, r result, pause time.Duration
 	case asked:
 		b.window = 1
 		b.open = pause
-	case failed:
+	case failed, crowded:
+		if r == crowded {
+			b.window = 1
+		}
 		b.failures++
 		switch {
 		case b.cfg.failures == 0:

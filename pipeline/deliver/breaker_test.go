@@ -93,6 +93,12 @@ func TestFewInFlightAfterARequestToBeLeftAlone(t *testing.T) {
 	if b.busy.Load() || b.capacity(100) != 100 {
 		t.Errorf("with all senders at work the breaker still limits them")
 	}
+	b.leave(now, false, crowded, 0, 5) // a 429 that says nothing more
+	senders(1)
+	b.leave(now, false, failed, 0, 5)
+	senders(1)
+	b.leave(now, false, well, 0, 5)
+	senders(2)
 	b.leave(now, false, asked, time.Minute, 5)
 	senders(5) // to give back what would wait for long
 }

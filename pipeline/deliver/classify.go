@@ -89,6 +89,8 @@ func (a answer) says(pause time.Duration) result {
 		return asked
 	case a.well():
 		return well
+	case a.status == 429:
+		return crowded
 	}
 	return failed
 }
