@@ -57,26 +57,7 @@ func (l *lab) claim(ctx context.Context) ([]Result, error) {
 		if err := l.db.promise(ctx, n, 0); err != nil {
 			return nil, err
 		}
-		spent, err := measure(l.db, 0, func() error {
-			const leaseSQL = `
-update outbox set locked_until = now() + interval '1 minute', lease_token = gen_random_uuid(), attempts = attempts + 1
-where message_id between $1 and $2`
-			const finishSQL = `
-update outbox set status = 'sent', finished_at = now(), locked_until = null, lease_token = null
-where message_id between $1 and $2`
-			var first int64
-			if err := l.db.Pool.QueryRow(ctx, `select min(message_id) from outbox`).Scan(&first); err != nil {
-				return err
-			}
-			for i := int64(0); i < int64(n); i += batch {
-				for _, sql := range []string{leaseSQL, finishSQL} {
-					if _, err := l.db.Pool.Exec(ctx, sql, first+i, first+i+batch-1); err != nil {
-						return err
-					}
-				}
-			}
-			return nil
-		})
+		spent, err := measure(l.db, 0, func() error { return l.db.plainUpdates(ctx, n, batch) })
 		if err != nil {
 			return nil, err
 		}
@@ -87,23 +68,7 @@ where message_id between $1 and $2`
 			return nil, err
 		}
 		leased := map[int64]int{}
-		spent, err = measure(l.db, 0, func() error {
-			for {
-				leases, err := queue.Claim(ctx, []pipeline.Want{{Destination: "receiver", Room: batch}})
-				if err != nil || len(leases) == 0 {
-					return err
-				}
-				results := make([]pipeline.Result, len(leases))
-				for i, lease := range leases {
-					leased[lease.ID]++
-					results[i] = pipeline.Result{MessageID: lease.ID, Token: lease.Token, Status: pipeline.Sent, HTTPStatus: 200,
-						StartedAt: time.Now(), Latency: time.Millisecond}
-				}
-				if late, err := queue.Finish(ctx, results); err != nil || late > 0 {
-					return errors.Join(err, fmt.Errorf("bench: %d results came late", late))
-				}
-			}
-		})
+		spent, err = measure(l.db, 0, func() error { return drainQueue(ctx, queue, batch, leased) })
 		if err != nil {
 			return nil, err
 		}
@@ -122,6 +87,55 @@ where message_id between $1 and $2`
 	r.Unit = "message"
 	r.Note = "the claimer runs inside the generator; no floor is asked for"
 	return []Result{r}, nil
+}
+
+const plainLeaseSQL = `
+update outbox set locked_until = now() + interval '1 minute', lease_token = gen_random_uuid(), attempts = attempts + 1
+where message_id between $1 and $2`
+
+const plainFinishSQL = `
+update outbox set status = 'sent', finished_at = now(), locked_until = null, lease_token = null
+where message_id between $1 and $2`
+
+// plainUpdates is the floor of claims: the same two changes of each row, by ranges of ids.
+func (db *Database) plainUpdates(ctx context.Context, n, batch int) error {
+	var first int64
+	if err := db.Pool.QueryRow(ctx, `select min(message_id) from outbox`).Scan(&first); err != nil {
+		return err
+	}
+	for i := first; i < first+int64(n); i += int64(batch) {
+		for _, sql := range []string{plainLeaseSQL, plainFinishSQL} {
+			if _, err := db.Pool.Exec(ctx, sql, i, i+int64(batch)-1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// drainQueue leases and finishes until nothing is due, and counts how often each message was leased.
+func drainQueue(ctx context.Context, queue *claim.Queue, batch int, leased map[int64]int) error {
+	for {
+		leases, err := queue.Claim(ctx, []pipeline.Want{{Destination: "receiver", Room: batch}})
+		if err != nil || len(leases) == 0 {
+			return err
+		}
+		results := make([]pipeline.Result, len(leases))
+		for i, lease := range leases {
+			leased[lease.ID]++
+			results[i] = pipeline.Result{
+				MessageID:  lease.ID,
+				Token:      lease.Token,
+				Status:     pipeline.Sent,
+				HTTPStatus: 200,
+				StartedAt:  time.Now(),
+				Latency:    time.Millisecond,
+			}
+		}
+		if late, err := queue.Finish(ctx, results); err != nil || late > 0 {
+			return errors.Join(err, fmt.Errorf("bench: %d results came late", late))
+		}
+	}
 }
 
 func doubled[K comparable](times map[K]int) (n int64) {

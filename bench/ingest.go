@@ -10,131 +10,178 @@ import (
 // connections is how many clients post requests of many events at a time.
 const connections = 64
 
+// ingestRun is what the paths of ingest share: two programs, the sides that use them, and the floor beside them.
+type ingestRun struct {
+	*lab
+	clean *Events
+	// plain has no rules and decided has; repeated sends some events twice, spreadOut has events of many days.
+	plain, decided, repeated, spreadOut *side
+	floor                               side
+	// each is how long a side runs in a round.
+	each time.Duration
+}
+
 // ingest compares the way from HTTP to COMMIT with raw COPY of the same rows into the same table: without rules, with
 // rules, with rules and retries, and with events of many days. All take turns in every round, the floor too. Latency
 // follows, at half of the rate that was reached with rules.
 func (l *lab) ingest(ctx context.Context) (_ []Result, err error) {
-	clean, err := NewEvents(Shape{PerRequest: 100, Matching: 0.05})
-	if err != nil {
+	r := &ingestRun{lab: l, each: pick(l, 1500*time.Millisecond, 5*time.Second)}
+	defer func() { err = errors.Join(err, r.stop()) }()
+	if err := r.start(ctx); err != nil {
 		return nil, err
 	}
-	if err := clean.prepareRows(ctx, l.db); err != nil {
-		return nil, err
-	}
-	retried, err := NewEvents(Shape{PerRequest: 100, Matching: 0.05, Retries: 0.02})
-	if err != nil {
-		return nil, err
-	}
-	old, err := NewEvents(Shape{PerRequest: 100, Matching: 0.05, Days: days})
-	if err != nil {
-		return nil, err
-	}
-	rules, err := files(l.dir, "http://127.0.0.1:9", 8)
-	if err != nil {
-		return nil, err
-	}
-	plain, err := l.startSide(ctx, clean, connections, "--roles", "ingest")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, plain.stop()) }()
-	decided, err := l.startSide(ctx, clean, connections, append(rules, "--roles", "ingest")...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, decided.stop()) }()
-	repeated := *decided
-	repeated.events, repeated.stages = retried, map[string][]float64{}
-
-	spreadOut := *plain
-	spreadOut.events, spreadOut.stages = old, map[string][]float64{}
-
-	rounds, d := pick(l, 3, 7), pick(l, 1500*time.Millisecond, 5*time.Second)
-	var rawRates []float64
-	var rawCPU side
-	sides := []*side{plain, decided, &repeated, &spreadOut}
-	for _, s := range sides {
-		if err := l.warm(ctx, s); err != nil {
-			return nil, err
-		}
-	}
+	rounds := pick(l, 3, 7)
 	for round := range rounds {
 		l.next("ingest, round %d of %d", round+1, rounds)
-		if err := l.db.reset(ctx); err != nil {
+		if err := r.round(ctx); err != nil {
 			return nil, err
-		}
-		var rows int64
-		var wall time.Duration
-		spent, err := measure(l.db, 0, func() error {
-			rows, wall, err = rawCopy(ctx, l.db, clean, d)
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-		if stored, ids, err := l.db.stored(ctx); err != nil || stored != rows || ids != rows {
-			return nil, errors.Join(err, errors.New("bench: raw COPY stored another number of rows than it played"))
-		}
-		rawRates = append(rawRates, float64(rows)/wall.Seconds())
-		rawCPU.spent(spent.per(rows))
-		for _, s := range sides {
-			if _, err := s.round(ctx, l.db, func(w *load) (*tally, error) {
-				w.url += "/v1/events"
-				return w.max(ctx, d)
-			}); err != nil {
-				return nil, err
-			}
 		}
 	}
-	byPgx, err := l.pgxFloor(ctx, clean, d)
+	byPgx, err := l.pgxFloor(ctx, r.clean, r.each)
 	if err != nil {
 		return nil, err
 	}
-	floor := &Floor{Name: "raw COPY, 2 connections", rates: rawRates, CPU: rawCPU.medianCPU()}
-	var results []Result
-	add := func(s *side, name, title string, mostPostgres float64) *Result {
-		r := s.result(name, title, floor)
-		of := r.Floor.Ratio
-		if s.events.shape.Retries > 0 { // every batch takes the second path; only its cost in PostgreSQL is bounded
-			r.Note = fmt.Sprintf("of raw COPY %s (%s-%s)", figure(of.Median), figure(of.Low), figure(of.High))
-		} else {
-			r.Checks = append(r.Checks, Check{What: "of raw COPY", Got: of, Bound: 0.7, Floor: true},
-				Check{What: "program CPU", Got: spread(s.cpu.program), Unit: "us/event", Bound: 5})
-			r.Note = fmt.Sprintf("of COPY by pgx from Go's types %s; that takes %s us of its own CPU",
-				figure(r.Rate.Median/byPgx.Rate.Median), figure(byPgx.CPU.Generator))
-		}
-		if l.db.postmaster != 0 {
-			r.Checks = append(r.Checks, Check{What: "PostgreSQL CPU, times raw COPY's",
-				Got: ratios(s.cpu.postgres, rawCPU.cpu.postgres), Bound: mostPostgres})
-		}
-		results = append(results, r)
-		return &results[len(results)-1]
-	}
-	add(plain, "ingest", "HTTP to COMMIT, 100 events a request, no rules", 1.15)
-	add(decided, "ingest-rules", "the same with 20 rules, 3 of which share 5 % of the events", 1.15)
-	add(&repeated, "ingest-retries", "the same with 20 rules, and 2 % of the events sent twice", 1.6)
-	evaluation := decided.result("evaluation", "20 rules beside none: what deciding and recording add",
-		&Floor{Name: "no rules", rates: plain.rates, CPU: plain.medianCPU()})
-	evaluation.Checks = []Check{{What: "time in transactions per event, times that without rules",
-		Got: ratios(decided.stages["transaction_us_per_event"], plain.stages["transaction_us_per_event"]), Bound: 1.25}}
-	results = append(results, evaluation)
-
-	results = append(results, byPgx)
-
-	past := spreadOut.result("ingest-days", fmt.Sprintf("no rules, events spread over today and %d days before", days-1),
-		&Floor{Name: "no rules", rates: plain.rates, CPU: plain.medianCPU()})
-	cpu := func(s *side) (sum []float64) {
-		for i := range s.cpu.program {
-			sum = append(sum, s.cpu.program[i]+s.cpu.postgres[i])
-		}
-		return sum
-	}
-	past.Checks = []Check{{What: "CPU of program and PostgreSQL, times that of today's events alone",
-		Got: ratios(cpu(&spreadOut), cpu(plain)), Bound: 1.3}}
-	results = append(results, past)
-
-	latency, err := l.latency(ctx, decided, spread(decided.rates).Median)
+	results := r.results(byPgx)
+	latency, err := l.latency(ctx, r.decided, spread(r.decided.rates).Median)
 	return append(results, latency...), err
+}
+
+func (r *ingestRun) start(ctx context.Context) error {
+	var errs [3]error
+	var retried, old *Events
+	r.clean, errs[0] = NewEvents(Shape{PerRequest: 100, Matching: 0.05})
+	retried, errs[1] = NewEvents(Shape{PerRequest: 100, Matching: 0.05, Retries: 0.02})
+	old, errs[2] = NewEvents(Shape{PerRequest: 100, Matching: 0.05, Days: days})
+	if err := errors.Join(errs[:]...); err != nil {
+		return err
+	}
+	if err := r.clean.prepareRows(ctx, r.db); err != nil {
+		return err
+	}
+	rules, err := files(r.dir, "http://127.0.0.1:9", 8)
+	if err != nil {
+		return err
+	}
+	if r.plain, err = r.startSide(ctx, r.clean, connections, "--roles", "ingest"); err != nil {
+		return err
+	}
+	if r.decided, err = r.startSide(ctx, r.clean, connections, append(rules, "--roles", "ingest")...); err != nil {
+		return err
+	}
+	r.repeated = r.decided.with(retried)
+	r.spreadOut = r.plain.with(old)
+	for _, s := range r.sides() {
+		if err := r.warm(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *ingestRun) sides() []*side { return []*side{r.plain, r.decided, r.repeated, r.spreadOut} }
+
+func (r *ingestRun) stop() error {
+	var errs []error
+	for _, s := range []*side{r.decided, r.plain} {
+		if s != nil {
+			errs = append(errs, s.stop())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// with is another side on the same program, with events of its own.
+func (s *side) with(e *Events) *side {
+	other := *s
+	other.events, other.stages = e, map[string][]float64{}
+	return &other
+}
+
+// round lets the floor and each side have a turn.
+func (r *ingestRun) round(ctx context.Context) error {
+	if err := r.db.reset(ctx); err != nil {
+		return err
+	}
+	var rows int64
+	var wall time.Duration
+	spent, err := measure(r.db, 0, func() (err error) {
+		rows, wall, err = rawCopy(ctx, r.db, r.clean, r.each)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if stored, ids, err := r.db.stored(ctx); err != nil || stored != rows || ids != rows {
+		return errors.Join(err, errors.New("bench: raw COPY stored another number of rows than it played"))
+	}
+	r.floor.rates = append(r.floor.rates, float64(rows)/wall.Seconds())
+	r.floor.spent(spent.per(rows))
+	for _, s := range r.sides() {
+		_, err := s.round(ctx, r.db, func(w *load) (*tally, error) {
+			w.url += "/v1/events"
+			return w.max(ctx, r.each)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *ingestRun) results(byPgx Result) []Result {
+	withoutRules := &Floor{Name: "no rules", rates: r.plain.rates, CPU: r.plain.medianCPU()}
+	evaluation := r.decided.result("evaluation", "20 rules beside none: what deciding and recording add", withoutRules)
+	const perEvent = "transaction_us_per_event"
+	evaluation.Checks = []Check{{
+		What:  "time in transactions per event, times that without rules",
+		Got:   ratios(r.decided.stages[perEvent], r.plain.stages[perEvent]),
+		Bound: 1.25,
+	}}
+	past := r.spreadOut.result("ingest-days",
+		fmt.Sprintf("no rules, events spread over today and %d days before", days-1), withoutRules)
+	past.Checks = []Check{{
+		What:  "CPU of program and PostgreSQL, times that of today's events alone",
+		Got:   ratios(r.spreadOut.bothCPU(), r.plain.bothCPU()),
+		Bound: 1.3,
+	}}
+	return []Result{
+		r.besideCopy(r.plain, byPgx, "ingest", "HTTP to COMMIT, 100 events a request, no rules", 1.15),
+		r.besideCopy(r.decided, byPgx, "ingest-rules", "the same with 20 rules, 3 of which share 5 % of the events", 1.15),
+		r.besideCopy(r.repeated, byPgx, "ingest-retries", "the same with 20 rules, and 2 % of the events sent twice", 1.6),
+		evaluation,
+		byPgx,
+		past,
+	}
+}
+
+// bothCPU is that of the program and of PostgreSQL, by round.
+func (s *side) bothCPU() (sum []float64) {
+	for i := range s.cpu.program {
+		sum = append(sum, s.cpu.program[i]+s.cpu.postgres[i])
+	}
+	return sum
+}
+
+// besideCopy is the result of a side, with raw COPY as its floor.
+func (r *ingestRun) besideCopy(s *side, byPgx Result, name, title string, mostPostgres float64) Result {
+	res := s.result(name, title, &Floor{Name: "raw COPY, 2 connections", rates: r.floor.rates, CPU: r.floor.medianCPU()})
+	of := res.Floor.Ratio
+	if s.events.shape.Retries > 0 { // every batch takes the second path; only its cost in PostgreSQL is bounded
+		res.Note = fmt.Sprintf("of raw COPY %s (%s-%s)", figure(of.Median), figure(of.Low), figure(of.High))
+	} else {
+		res.Checks = append(res.Checks, Check{What: "of raw COPY", Got: of, Bound: 0.7, Floor: true},
+			Check{What: "program CPU", Got: spread(s.cpu.program), Unit: "us/event", Bound: 5})
+		res.Note = fmt.Sprintf("of COPY by pgx from Go's types %s; that takes %s us of its own CPU",
+			figure(res.Rate.Median/byPgx.Rate.Median), figure(byPgx.CPU.Generator))
+	}
+	if r.db.postmaster != 0 {
+		res.Checks = append(res.Checks, Check{
+			What:  "PostgreSQL CPU, times raw COPY's",
+			Got:   ratios(s.cpu.postgres, r.floor.cpu.postgres),
+			Bound: mostPostgres,
+		})
+	}
+	return res
 }
 
 // pgxFloor is a row for information: the bound stands on the harder floor.
