@@ -71,6 +71,13 @@ func (s *Scanner) flawed(at int, f Flaw) {
 
 // Space returns the index of the first byte from i on that is not white space; it may be len(Text).
 func (s *Scanner) Space(i int) int {
+	if i < len(s.Text) && s.Text[i] > ' ' { // nearly always
+		return i
+	}
+	return s.space(i)
+}
+
+func (s *Scanner) space(i int) int {
 	for i < len(s.Text) {
 		switch s.Text[i] {
 		case ' ', '\n', '\r', '\t':
