@@ -58,6 +58,7 @@ const (
 type serverConn struct {
 	net.Conn          // TLS where it is used
 	raw      net.Conn // below TLS
+	socket   *socket
 	br       *bufio.Reader
 	born     time.Time
 	used     time.Time
@@ -176,7 +177,12 @@ func (c *client) connect(deadline time.Time) (*serverConn, error) {
 		return nil, err
 	}
 	now := time.Now()
-	conn := &serverConn{Conn: raw, raw: raw, born: now}
+	sock, err := newSocket(raw)
+	if err != nil {
+		raw.Close()
+		return nil, err
+	}
+	conn := &serverConn{Conn: raw, raw: raw, socket: sock, born: now}
 	if c.tls != nil {
 		secure := tls.Client(raw, c.tls)
 		ctx, cancel := context.WithDeadline(context.Background(), deadline)
@@ -245,20 +251,16 @@ func (s *serverConn) answer(resp *fasthttp.Response) (status int, whole bool, er
 		if status, err = s.status(); err != nil {
 			return 0, false, err
 		}
-		err := resp.Header.Read(s.br)
-		var small *fasthttp.ErrSmallBuffer
-		if errors.As(err, &small) && s.br.Size() < maxHeaders {
-			begun, _ := s.br.Peek(s.br.Buffered())
-			rest := io.MultiReader(bytes.NewReader(bytes.Clone(begun)), s.Conn)
-			s.br = bufio.NewReaderSize(rest, maxHeaders)
-			err = resp.Header.Read(s.br)
-		}
-		switch {
-		case errors.As(err, &small) && status >= 200:
-			resp.Reset() // what it says beside its status is not known
-			return status, false, nil
-		case err != nil:
-			return status, false, fmt.Errorf("after HTTP %d: %w", status, err)
+		if err := resp.Header.Read(s.br); err != nil {
+			if !isSmall(err) {
+				return status, false, fmt.Errorf("after HTTP %d: %w", status, err)
+			}
+			if err := s.readLongHeaders(resp); isSmall(err) && status >= 200 {
+				resp.Reset() // what it says beside its status is not known
+				return status, false, nil
+			} else if err != nil {
+				return status, false, fmt.Errorf("after HTTP %d: %w", status, err)
+			}
 		}
 		if status >= 200 || status == http.StatusSwitchingProtocols {
 			break
@@ -281,6 +283,21 @@ func (s *serverConn) answer(resp *fasthttp.Response) (status int, whole bool, er
 		return status, false, fmt.Errorf("after HTTP %d: %w", status, err)
 	}
 	return status, true, nil
+}
+
+// readLongHeaders reads headers that the reader has no room for, with a larger one.
+func (s *serverConn) readLongHeaders(resp *fasthttp.Response) error {
+	if s.br.Size() < maxHeaders {
+		begun, _ := s.br.Peek(s.br.Buffered())
+		rest := io.MultiReader(bytes.NewReader(bytes.Clone(begun)), s.Conn)
+		s.br = bufio.NewReaderSize(rest, maxHeaders)
+	}
+	return resp.Header.Read(s.br)
+}
+
+func isSmall(err error) bool {
+	var small *fasthttp.ErrSmallBuffer
+	return errors.As(err, &small)
 }
 
 // status waits for a status line and reads the status from it, without consuming it.
@@ -308,7 +325,7 @@ func (s *serverConn) quiet() error {
 			return err
 		}
 	}
-	pending, err := peek(s.raw)
+	pending, err := s.socket.pending()
 	switch {
 	case err != nil:
 		return err
@@ -335,36 +352,47 @@ func (s *serverConn) readsNothing(deadline time.Time) error {
 	return err
 }
 
-// peek reports whether bytes wait to be read, and returns io.EOF where the other side closed the connection.
-func peek(c net.Conn) (pending bool, err error) {
-	sys, ok := c.(syscall.Conn)
-	if !ok {
-		return false, errors.New("not a connection of the system")
-	}
-	rc, err := sys.SyscallConn()
+// socket looks at a connection without reading from it. What one look needs is made once.
+type socket struct {
+	raw  syscall.RawConn
+	look func(fd uintptr)
+	n    int
+	err  error
+}
+
+func newSocket(c syscall.Conn) (*socket, error) {
+	raw, err := c.SyscallConn()
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	var n int
-	var peekErr error
-	err = rc.Control(func(fd uintptr) { // unlike Read it minds no deadline
-		var b [1]byte
-		n, _, peekErr = syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-	})
+	s := &socket{raw: raw}
+	b := make([]byte, 1)
+	s.look = func(fd uintptr) {
+		s.n, _, s.err = syscall.Recvfrom(int(fd), b, syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+	}
+	return s, nil
+}
+
+// pending reports whether bytes wait to be read, and returns io.EOF where the other side closed the connection.
+func (s *socket) pending() (bool, error) {
+	err := s.raw.Control(s.look) // unlike Read it minds no deadline
 	switch {
 	case err != nil:
 		return false, err
-	case errors.Is(peekErr, syscall.EAGAIN) || errors.Is(peekErr, syscall.EINTR):
+	case errors.Is(s.err, syscall.EAGAIN) || errors.Is(s.err, syscall.EINTR):
 		return false, nil
-	case peekErr != nil:
-		return false, peekErr
-	case n == 0:
+	case s.err != nil:
+		return false, s.err
+	case s.n == 0:
 		return false, io.EOF
 	}
 	return true, nil
 }
 
 func isTimeout(err error) bool {
+	if err == nil {
+		return false
+	}
 	var timeout net.Error
 	return errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, fasthttp.ErrTimeout)
 }

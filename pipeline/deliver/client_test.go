@@ -190,7 +190,11 @@ func TestAnswerBeforeTheRequestIsAFailure(t *testing.T) {
 	}
 	defer raw.Close()
 	<-spoke
-	conn := &serverConn{Conn: raw, raw: raw, br: bufio.NewReader(raw)}
+	sock, err := newSocket(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := &serverConn{Conn: raw, raw: raw, socket: sock, br: bufio.NewReader(raw)}
 	if err := conn.quiet(); err != errUnsolicited {
 		t.Errorf("a connection on which an answer waits: %v; want %v", err, errUnsolicited)
 	}
