@@ -32,6 +32,8 @@ type Event struct {
 	// TimeUnknown: the client sent an id and no time of its own that a retry would repeat. OccurredAt is ReceivedAt, or
 	// so long before it as the client said, and a repeat of this event has to be looked up by its id around that time.
 	TimeUnknown bool
+	// AnyAge: whoever sent it means event rules to look at it however long ago it happened. It is not stored.
+	AnyAge bool
 	// ReceivedAt is when the request was read, in UTC, to the microsecond.
 	ReceivedAt time.Time
 

@@ -149,7 +149,12 @@ func (s *Server) hand(ctx exchange, tenant int32, events []pipeline.Event, rejec
 		answer(ctx, rejected, nil, false)
 		return
 	}
-	async := prefersAsync(&ctx.Request.Header)
+	async, anyAge := preferences(&ctx.Request.Header)
+	if anyAge {
+		for i := range events {
+			events[i].AnyAge = true
+		}
+	}
 	var verdicts []pipeline.Verdict
 	var err error
 	if async {

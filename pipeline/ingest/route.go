@@ -137,16 +137,18 @@ func mediaType(t []byte) (lines, ok bool) {
 	return false, false
 }
 
-// prefersAsync looks for respond-async among the preferences (RFC 7240).
-func prefersAsync(h *fasthttp.RequestHeader) bool {
+// preferences reads what a request prefers (RFC 7240): respond-async, an answer before its events are stored; any-age,
+// rules that look at its events however old they are.
+func preferences(h *fasthttp.RequestHeader) (async, anyAge bool) {
 	if len(h.Peek("Prefer")) == 0 {
-		return false
+		return false, false
 	}
-	found := false
 	for _, line := range h.PeekAll("Prefer") {
 		for _, p := range bytes.FieldsFunc(line, func(r rune) bool { return r == ',' || r == ';' }) {
-			found = found || bytes.EqualFold(bytes.TrimSpace(p), []byte("respond-async"))
+			p = bytes.TrimSpace(p)
+			async = async || bytes.EqualFold(p, []byte("respond-async"))
+			anyAge = anyAge || bytes.EqualFold(p, []byte("any-age"))
 		}
 	}
-	return found
+	return async, anyAge
 }

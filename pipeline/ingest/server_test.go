@@ -421,6 +421,25 @@ func TestWhatTheBufferSaysBecomesTheStatus(t *testing.T) {
 	books(t, d, "1", 24, 12, 4)
 }
 
+// Who means rules to look at old events says so with the request; nobody else's events are marked.
+func TestAnyAgeIsPreferred(t *testing.T) {
+	m := &memory{}
+	d := open(t, m, tenants.Set{}, nil)
+	for prefer, want := range map[string]bool{"": false, "respond-async": false, "any-age": true,
+		"respond-async, Any-Age": true} {
+		m.events = nil
+		r := d.post(`[{"event_name":"x"},{"event_name":"y"}]`, "Prefer", prefer)
+		if r.status != 200 && r.status != 202 || len(m.events) != 2 {
+			t.Fatalf("Prefer: %s: %d, %d events", prefer, r.status, len(m.events))
+		}
+		for _, e := range m.events {
+			if e.AnyAge != want {
+				t.Errorf("Prefer: %s: AnyAge is %v, want %v", prefer, e.AnyAge, want)
+			}
+		}
+	}
+}
+
 // A request that there is no room for is refused before its body is looked at, and its events are in no counter. The
 // body is read off the connection, which goes on. Where the key is in the body it has to be decoded first, and
 // clients that lose what is refused wait for room.
