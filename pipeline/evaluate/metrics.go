@@ -38,7 +38,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		suppressed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_evaluate_suppressed_total",
 			Help: "Matches that made no message: duplicate (key used before), cooldown, cap."}, []string{"rule", "reason"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_evaluate_rule_errors_total",
-			Help: "Events about which a rule could not decide, by kind: expression, no-key, too-large, panic, refused."},
+			Help: "Events about which a rule could not decide, by kind: expression, no-key, too-large, too-expensive, panic, " +
+				"refused."},
 			[]string{"rule", "kind"}),
 		rules: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_evaluate_rules",
 			Help: "Rules in the set in force, by state."}, []string{"state"}),

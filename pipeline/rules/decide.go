@@ -71,11 +71,12 @@ type Failure struct {
 
 // The kinds of failures.
 const (
-	FailedExpression = "expression" // an expression has no value, for example since a property is missing
-	FailedKey        = "no-key"     // subject or dedupe_key is null or empty
-	FailedSize       = "too-large"  // a key or the payload is too long
-	FailedPanic      = "panic"      // our own bug
-	FailedRefused    = "refused"    // what the rule made could not be recorded
+	FailedExpression = "expression"    // an expression has no value, for example since a property is missing
+	FailedKey        = "no-key"        // subject or dedupe_key is null or empty
+	FailedSize       = "too-large"     // a key or the payload is too long
+	FailedCost       = "too-expensive" // evaluating would cost so much that other events would have to wait
+	FailedPanic      = "panic"         // our own bug
+	FailedRefused    = "refused"       // what the rule made could not be recorded
 )
 
 func failureKind(err error) string {
@@ -84,6 +85,8 @@ func failureKind(err error) string {
 		return FailedKey
 	case errors.Is(err, expr.ErrLongKey), errors.Is(err, expr.ErrTooLarge):
 		return FailedSize
+	case errors.Is(err, expr.ErrTooExpensive):
+		return FailedCost
 	}
 	return FailedExpression
 }
@@ -149,7 +152,7 @@ func (f *Findings) one(i int, l listener) {
 	if l.match != nil {
 		holds, err := l.match.Holds(&f.vars)
 		if err != nil {
-			f.fail(l.rule, i, FailedExpression, err)
+			f.fail(l.rule, i, failureKind(err), err)
 		}
 		if !holds {
 			return

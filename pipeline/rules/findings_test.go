@@ -183,3 +183,41 @@ func TestRuleLoadErrors(t *testing.T) {
 		t.Errorf("a destination twice: %v", err)
 	}
 }
+
+// TestExpensiveEventsMakeNobodyWait: events on which a rule would take seconds are failures of that rule, alone; their
+// neighbours are decided, and the batch takes a moment.
+func TestExpensiveEventsMakeNobodyWait(t *testing.T) {
+	set := load(t, several+oneRule("dear", `match: 'event.properties.text.matches("[a-q][^u-z]{200}x")'`)+
+		oneRule("list", `match: '`+strings.Repeat("2 in event.properties.list || ", 20)+`false'`)+
+		oneRule("cheap", `match: event.properties.n == 1`, "payload: {n: event.properties.n}"))
+	large := at(0, "x", "s")
+	large.Properties = fmt.Appendf(nil, `{"n":1,"text":"%s","list":[%s1]}`, strings.Repeat("a", 300_000),
+		strings.Repeat("1,", 100_000))
+	small := at(0, "x", "s")
+	small.Properties = []byte(`{"n":1,"text":"a","list":[2]}`)
+	var events []pipeline.Event
+	for i := range 50 {
+		if events = append(events, large); i%2 == 0 {
+			events = append(events, small)
+		}
+	}
+	start := time.Now()
+	found := set.Decide(events)
+	if took := time.Since(start); took > 20*time.Second {
+		t.Errorf("a batch with 50 expensive events took %s", took)
+	}
+	count := map[string]int{}
+	for _, m := range found.Matches {
+		count[m.Rule.ID+" matches"]++
+	}
+	for _, f := range found.Failures {
+		count[f.Rule.ID+" "+f.Kind]++
+		if len(events[f.Batch].Properties) < 1000 {
+			t.Errorf("%s fails on a small event: %v", f.Rule.ID, f.Err)
+		}
+	}
+	if count["cheap matches"] != 75 || count["list matches"] != 25 || count["dear too-expensive"] != 50 ||
+		count["list too-expensive"] != 50 {
+		t.Errorf("got %v; want all of cheap, those of list on small events, and failures on the others", count)
+	}
+}

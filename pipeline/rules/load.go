@@ -267,6 +267,7 @@ func (l *loader) scope(about expr.About, on []string) *expr.Scope {
 	sc := l.scopes[cacheKey]
 	if sc == nil {
 		sc = expr.NewScope(about, l.properties(on))
+		sc.Warn = func(line, col int, where, message string) { l.warnAt(line, col, where, "%s", message) }
 		l.scopes[cacheKey] = sc
 	}
 	return sc

@@ -2,13 +2,12 @@
 //
 // An expression is compiled once, with all of its faults reported at their places in the file, and can then be
 // evaluated by any number of goroutines, each with Vars of its own. It sees one event, timer, digest or window, and
-// reaches nothing else. It cannot loop, and what it can cost is bounded when it is compiled.
+// reaches nothing else. It cannot loop, and what it can cost is bounded, see ErrTooExpensive.
 package expr
 
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,8 +15,6 @@ import (
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/ast"
-	"cel.dev/cel-go/common/cost"
-	"cel.dev/cel-go/common/overloads"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"go.yaml.in/yaml/v3"
@@ -26,41 +23,11 @@ import (
 	"sluice.example/sluice/internal/yamlfile"
 )
 
-// maxCost bounds what an expression can cost on the largest event, in CEL's units (about one per step and per ten
-// bytes looked at). Without comprehensions the cost is linear in the event, so it is checked once, when the rules are
-// loaded, and not while they run: counting there makes an expression 2.9 times as slow. A guess, wide enough for
-// forty regular expressions.
-const maxCost = 50_000
-
-// The sizes that the cost is computed for; larger texts cost more, in proportion.
-const (
-	costTextBytes  = 2 << 10
-	costListLength = 1 << 10
-)
-
-// sizes tells the cost estimate how large things get.
-type sizes struct{}
-
-func (sizes) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *cost.CallEstimate {
-	return nil
-}
-
-func (sizes) EstimateSize(n cost.AstNode) *cost.SizeEstimate {
-	if n.ComputedSize() != nil {
-		return nil
-	}
-	switch n.Type().Kind() {
-	case types.StringKind, types.BytesKind, types.DynKind:
-		return &cost.SizeEstimate{Max: costTextBytes}
-	case types.ListKind, types.MapKind:
-		return &cost.SizeEstimate{Max: costListLength}
-	}
-	return nil
-}
-
 // Program is one compiled expression. It is safe for concurrent use.
 type Program struct {
-	prg cel.Program
+	// fast evaluates ordinary events, and careful large ones: it counts what that costs.
+	fast    cel.Program
+	careful func() (cel.Program, error)
 	// short answers most conditions; nil where there is no shortcut.
 	short *shortcut
 	// member is set where the expression is nothing but event.TEXT or event.properties.NAME.
@@ -111,20 +78,19 @@ func (sc *Scope) compile(src *yamlfile.File, n *yaml.Node, where string, want re
 		src.Fault(n, where, "the expression is of type %s, but has to be a string or an int", t)
 		return nil
 	}
-	est, err := sc.env.EstimateCost(checked, sizes{})
-	if err == nil && est.Max > maxCost {
-		err = fmt.Errorf("the expression can cost up to %d on a large event, which is more than %d; make it shorter", est.Max,
-			maxCost)
-	}
-	var prg cel.Program
-	if err == nil {
-		prg, err = sc.env.Program(checked, cel.EvalOptions(cel.OptOptimize))
-	}
+	fast, careful, err := sc.programs(checked)
 	if err != nil {
 		src.Fault(n, where, "%s", plain(err.Error()))
 		return nil
 	}
-	tree, out := checked.NativeRep(), &Program{prg: prg}
+	tree, out := checked.NativeRep(), &Program{fast: fast, careful: careful}
+	if sc.Warn != nil {
+		warnOfPatterns(tree, func(id int64, message string) {
+			place := tree.SourceInfo().GetStartLocation(id)
+			line, col := src.Inside(n, place.Line(), place.Column())
+			sc.Warn(line, col, where, message)
+		})
+	}
 	if want == condition {
 		out.short = shortcutOf(tree, tree.Expr())
 	}
@@ -197,7 +163,10 @@ func (p *Program) Text(v *Vars) (string, error) {
 }
 
 func (p *Program) eval(v *Vars) (ref.Val, error) {
-	out, _, err := p.prg.Eval(v)
+	if v.large {
+		return p.counted(v)
+	}
+	out, _, err := p.fast.Eval(v)
 	return out, err
 }
 
@@ -238,24 +207,4 @@ func plain(s string) string {
 		s, _, _ = strings.Cut(s, end)
 	}
 	return s
-}
-
-// regexLiterals reports regular expressions that do not compile. CEL's own validator does not say why.
-type regexLiterals struct{}
-
-func (regexLiterals) Name() string { return "sluice.regex_literals" }
-
-func (regexLiterals) Validate(_ *cel.Env, _ cel.ValidatorConfig, a *ast.AST, iss *cel.Issues) {
-	for _, call := range ast.MatchDescendants(ast.NavigateAST(a), ast.FunctionMatcher(overloads.Matches)) {
-		args := call.AsCall().Args()
-		pattern := args[len(args)-1]
-		if pattern.Kind() != ast.LiteralKind {
-			continue
-		}
-		if s, ok := pattern.AsLiteral().(types.String); ok {
-			if _, err := regexp.Compile(string(s)); err != nil {
-				iss.ReportErrorAtID(pattern.ID(), "%v", err)
-			}
-		}
-	}
 }

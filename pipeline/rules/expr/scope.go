@@ -26,6 +26,9 @@ const (
 
 // Scope is what an expression may name: variables, and the members of their types. It is safe for concurrent use.
 type Scope struct {
+	// Warn, if set, gets what is not wrong in an expression but probably not meant, with its place in the file.
+	Warn func(line, col int, where, message string)
+
 	env *cel.Env
 	// names and members are for "did you mean".
 	names, members []string
@@ -109,7 +112,7 @@ func newScope(variables map[string]*types.Type, objs objects) (*Scope, error) {
 	opts := []cel.EnvOption{
 		cel.CustomTypeProvider(&provider{registry, objs}),
 		cel.ClearMacros(), cel.Macros(cel.HasMacro),
-		cel.ASTValidators(regexLiterals{}, cel.ValidateTimestampLiterals(), cel.ValidateDurationLiterals()),
+		cel.ASTValidators(patterns{}, cel.ValidateTimestampLiterals(), cel.ValidateDurationLiterals()),
 		cel.CrossTypeNumericComparisons(true),
 		cel.DefaultUTCTimeZone(true),
 		cel.ParserExpressionSizeLimit(16 << 10),

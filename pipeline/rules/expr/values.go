@@ -94,9 +94,15 @@ func jsonValue(raw string) ref.Val {
 			items = append(items, jsonValue(item.Raw))
 			return true
 		})
-		return types.NewRefValList(types.DefaultTypeAdapter, items)
+		return jsonList{types.NewRefValList(types.DefaultTypeAdapter, items), len(raw)}
 	}
 	return types.NullValue
+}
+
+// jsonList is a JSON list of so many bytes.
+type jsonList struct {
+	traits.Lister
+	bytes int
 }
 
 // jsonNumber: integers stay integers, with all their digits, or are errors.

@@ -18,15 +18,22 @@ type Vars struct {
 	// key and since are those of an absence rule's timer.
 	key   string
 	since time.Time
+	// large: what evaluating costs is counted. spent is for this event, total for all of them.
+	large        bool
+	spent, total uint64
 }
 
 // SetEvent makes the values those of an event. It is borrowed until the next Set.
-func (v *Vars) SetEvent(ev *pipeline.Event) { v.view.set(ev) }
+func (v *Vars) SetEvent(ev *pipeline.Event) {
+	v.view.set(ev)
+	v.large = ev.Size() > largeEvent
+	v.spent = 0
+}
 
 // SetTimer makes the values those of a timer that has run out: the event that started it, its key, and the moment from
 // which the wait counted.
 func (v *Vars) SetTimer(trigger *pipeline.Event, key string, since time.Time) {
-	v.view.set(trigger)
+	v.SetEvent(trigger)
 	v.key, v.since = key, since
 }
 
