@@ -4,6 +4,7 @@ package loadtest
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -110,28 +111,26 @@ func runScript(t *testing.T, o standin.Options) *standin.Outcome {
 	return out
 }
 
-// lockEvents keeps events from being stored until the function that it returns is called.
-func lockEvents(t *testing.T, database string) (unlock func()) {
+// jam keeps events from being stored, from lock to unlock, each of which works once. A pipeline that cannot store is
+// not ready, so lock comes after a script has looked. Both may be called from any goroutine.
+func jam(t *testing.T, database string) (lock, unlock func()) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), database)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tx, err := conn.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	var mu sync.Mutex
+	exec := func(sql string) func() {
+		return sync.OnceFunc(func() {
+			mu.Lock()
+			defer mu.Unlock()
+			if _, err := conn.Exec(t.Context(), sql); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	if _, err := tx.Exec(t.Context(), `lock table events in share mode`); err != nil {
-		t.Fatal(err)
-	}
-	return sync.OnceFunc(func() {
-		if err := tx.Rollback(t.Context()); err != nil {
-			t.Error(err)
-		}
-		if err := conn.Close(t.Context()); err != nil {
-			t.Error(err)
-		}
-	})
+	return exec(`begin; lock table events in share mode`), exec(`rollback`)
 }
 
 // scriptCase is how a script is run here, and what has to be seen beside passed checks and thresholds.
@@ -192,8 +191,14 @@ func TestScripts(t *testing.T) {
 				return scenario == "receiver" && metric("end_to_end_time") == 0 && time.Now().Before(patience)
 			}
 			if c.full {
-				unlock := lockEvents(t, l.database)
+				lock, unlock := jam(t, l.database)
 				defer unlock()
+				o.Env["URL"] = between(t, l.URL, func(_ http.ResponseWriter, r *http.Request, _ http.Handler) bool {
+					if r.Method == "POST" {
+						lock()
+					}
+					return false
+				})
 				o.Progress = func(metric func(string) float64) {
 					if metric("refused_events") > 0 {
 						unlock()
