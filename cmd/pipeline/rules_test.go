@@ -2,11 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/operate/backtest"
@@ -52,17 +52,14 @@ func TestRulesList(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)
 	startNode(t, url, writeRules(t, "http://127.0.0.1:9/", "[1s]")...)
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		status, out, errOut := runCommand(t, nil, "rules", "list", "--database-url", url)
-		if status == 0 && strings.Contains(out, "shop/big-purchase") && strings.Contains(out, "team-sales") &&
+	var status int
+	var out, errOut string
+	pgtest.Eventually(t, "the list has all rules", func() bool {
+		status, out, errOut = runCommand(t, nil, "rules", "list", "--database-url", url)
+		return status == 0 && strings.Contains(out, "shop/big-purchase") && strings.Contains(out, "team-sales") &&
 			strings.Contains(out, "absence") &&
-			strings.Contains(out, "shop/conversion-drop is unknown: nothing was counted yet") {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("rules list: exit status %d, output\n%s%s", status, out, errOut)
-		}
-	}
+			strings.Contains(out, "shop/conversion-drop is unknown: nothing was counted yet")
+	}, func() any { return fmt.Sprintf("exit status %d, output\n%s%s", status, out, errOut) })
 }
 
 // TestRulesBacktest: stored events replayed by other rules, compared with those in force; nothing changes by it.

@@ -298,12 +298,9 @@ func TestDatabaseThatComesBack(t *testing.T) {
 			t.Errorf("Write over an outage = %s, %v", outcomes(verdicts), err)
 		}
 	})
-	for counterValue(t, w.m.retries.WithLabelValues("connection")) < 2 {
-		if t.Context().Err() != nil {
-			t.Fatal("no retry")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	pgtest.Eventually(t, "two retries", func() bool {
+		return counterValue(t, w.m.retries.WithLabelValues("connection")) >= 2
+	})
 	proxy.SetDown(false)
 	written.Wait()
 	checkRows(t, direct, 11)

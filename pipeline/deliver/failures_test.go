@@ -2,6 +2,7 @@ package deliver_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -107,12 +108,8 @@ func TestDatabaseRestarts(t *testing.T) {
 	run(t, shaky, hook(t, url), cfg, prometheus.NewRegistry())
 	for i := range 5 {
 		before := len(keys())
-		for deadline := time.Now().Add(time.Minute); len(keys()) < min(messages,
-			before+150); time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("outage %d: nothing is delivered any more after %d messages", i, len(keys()))
-			}
-		}
+		pgtest.Eventually(t, fmt.Sprintf("outage %d: messages are delivered", i),
+			func() bool { return len(keys()) >= min(messages, before+150) }, func() any { return len(keys()) })
 		proxy.SetDown(true)
 		proxy.Cut()
 		time.Sleep(100 * time.Millisecond) // the outage
@@ -140,11 +137,7 @@ func TestBlackHole(t *testing.T) {
 	until(t, pool, 10, `select count(*) from outbox where status = 'sent'`)
 	proxy.SetBlackHole(true)
 	insert(t, pool, 10)
-	for deadline := time.Now().Add(time.Minute); failedClaims(t, reg) == 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("a claim that gets no answer does not end")
-		}
-	}
+	pgtest.Eventually(t, "a claim that gets no answer ends", func() bool { return failedClaims(t, reg) > 0 })
 	if n := len(keys()); n != 10 {
 		t.Fatalf("%d messages arrived through a black hole; want the first 10", n)
 	}

@@ -375,12 +375,8 @@ func TestTimerMovesWhileItIsTaken(t *testing.T) {
 	go func() {
 		swept <- w.sweep.absence(context.Background(), w.engine.inForce(), w.engine.inForce().Absences()[0])
 	}()
-	for deadline := time.Now().Add(time.Minute); len(w.texts(
-		`select '' from pg_stat_activity where datname = current_database() and wait_event = 'advisory'`)) == 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("the sweep never waited for the lock")
-		}
-	}
+	pgtest.Until(t, w.db, `select exists (select from pg_stat_activity
+		where datname = current_database() and wait_event = 'advisory')`)
 	w.exec(`update absence_timers set trigger_at = trigger_at + interval '1 minute'`)
 	if err := gate.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

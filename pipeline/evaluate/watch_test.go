@@ -5,8 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
+	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/rules"
 )
@@ -37,14 +37,6 @@ func TestWatch(t *testing.T) {
 	inForce := func() string {
 		return e.Decide([]pipeline.Event{event("x", "u", "")}).found.Matches[0].Subject
 	}
-	wait := func(what string, ok func() bool) {
-		t.Helper()
-		for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("not within 30 s: %s", what)
-			}
-		}
-	}
 	reloads := func(result string) float64 {
 		return counted(t, reg, "pipeline_evaluate_rules_reloads_total", result)
 	}
@@ -54,22 +46,22 @@ func TestWatch(t *testing.T) {
 		done <- e.Watch(ctx, file, func() (*rules.Set, error) { return rules.Load(file, rules.DefaultOptions()) }, again)
 	}()
 	again <- struct{}{} // it watches now
-	wait("the reload that was asked for", func() bool { return reloads("ok") == 1 })
+	pgtest.Eventually(t, "the reload that was asked for", func() bool { return reloads("ok") == 1 })
 
 	write(ruleText(`subject: '"second"'`))
-	wait("the second version", func() bool { return inForce() == "second" })
+	pgtest.Eventually(t, "the second version", func() bool { return inForce() == "second" })
 	write(ruleText("subject: nonsense"))
-	wait("a failed reload", func() bool { return reloads("failed") == 1 })
+	pgtest.Eventually(t, "a failed reload", func() bool { return reloads("failed") == 1 })
 	if got := counted(t, reg, "pipeline_evaluate_rules_reload_ok"); got != 0 || inForce() != "second" {
 		t.Errorf("after a bad file: reload_ok %v, in force %q; want 0 and the old rules", got, inForce())
 	}
 	write("rules: &r\n  <<: *r\n") // an anchor that contains itself
-	wait("another failed reload", func() bool { return reloads("failed") == 2 })
+	pgtest.Eventually(t, "another failed reload", func() bool { return reloads("failed") == 2 })
 	if got := counted(t, reg, "pipeline_evaluate_rules_reload_ok"); got != 0 || inForce() != "second" {
 		t.Errorf("after a file that would never end: reload_ok %v, in force %q; want 0 and the old rules", got, inForce())
 	}
 	write(ruleText(`subject: '"third"'`))
-	wait("the third version", func() bool { return inForce() == "third" })
+	pgtest.Eventually(t, "the third version", func() bool { return inForce() == "third" })
 	if got := counted(t, reg, "pipeline_evaluate_rules_reload_ok"); got != 1 {
 		t.Errorf("after a good file: reload_ok %v, want 1", got)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 
+	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/internal/tenants"
 )
 
@@ -150,11 +151,8 @@ func TestMemoryForBodiesIsBounded(t *testing.T) {
 	// A client that sends all but the end of 1 MiB holds two thirds of the memory, and a second body needs as much.
 	c, slow := d.raw(fmt.Sprintf("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 1<<20) +
 		strings.Repeat(" ", 1<<20-20))
-	for deadline := time.Now().Add(30 * time.Second); d.server.reader.inUse.Load() < 1<<20; runtime.Gosched() {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d bytes are counted; want 1 MiB", d.server.reader.inUse.Load())
-		}
-	}
+	pgtest.Eventually(t, "1 MiB is counted", func() bool { return d.server.reader.inUse.Load() >= 1<<20 },
+		func() any { return d.server.reader.inUse.Load() })
 	if r := d.post(strings.Repeat(" ", 1<<20-18) + `{"event_name":"x"}`); r.status != 429 {
 		t.Errorf("with the memory for bodies full: %d %s; want 429", r.status, r.body)
 	}

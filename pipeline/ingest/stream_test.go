@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/internal/tenants"
 	"sluice.example/sluice/pipeline"
 )
@@ -105,11 +106,8 @@ func (k *talk) rest() (sum, last line) {
 
 func (d *door) noMemoryHeld(t *testing.T) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); d.server.reader.inUse.Load() != 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%d bytes are still counted; want 0", d.server.reader.inUse.Load())
-		}
-	}
+	pgtest.Eventually(t, "no bytes are counted", func() bool { return d.server.reader.inUse.Load() == 0 },
+		func() any { return d.server.reader.inUse.Load() })
 }
 
 func TestStreamAnswersWhileItGoesOn(t *testing.T) {

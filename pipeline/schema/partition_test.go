@@ -45,11 +45,7 @@ func TestCreatePartitionConcurrently(t *testing.T) {
 	}()
 	const waitingSQL = `select exists (select from pg_locks where locktype = 'advisory' and not granted
 		and database = (select oid from pg_database where datname = current_database()))`
-	for waiting := false; !waiting; {
-		if err := pool.QueryRow(ctx, waitingSQL).Scan(&waiting); err != nil {
-			t.Fatalf("waiting for the second session to wait: %v", err)
-		}
-	}
+	pgtest.Until(t, pool, waitingSQL)
 	if err := first.Commit(ctx); err != nil {
 		t.Fatal(err)
 	}
