@@ -76,7 +76,7 @@ func (db *database) pool(name string, conns int, reg prometheus.Registerer) (*pg
 	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
 		cfg.ConnConfig.RuntimeParams["application_name"] = "pipeline " + name
 	}
-	pgsession.Configure(cfg.ConnConfig)
+	pgsession.ConfigurePool(cfg)
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	if err != nil {
 		return nil, fmt.Errorf("database: %w", err)

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -189,5 +190,83 @@ func TestCommandsReadEveryText(t *testing.T) {
 	status, out, errOut := runCommand(t, nil, "outbox", "list", "--database-url", url)
 	if status != 0 || !strings.Contains(out, "žluťoučký") {
 		t.Errorf("outbox list: status %d, %s, %s; want the message's subject", status, out, errOut)
+	}
+}
+
+// What a provider or an administrator may set for the role or the database reaches nothing that a node does, in any way
+// in which it may talk to PostgreSQL.
+func TestNodeDependsOnNoSettingOfRoleOrDatabase(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"", "exec", "simple_protocol"} {
+		t.Run("mode "+mode, func(t *testing.T) {
+			t.Parallel()
+			url := pgtest.URL(t)
+			conn := connect(t, url)
+			name := pgx.Identifier{conn.Config().Database}.Sanitize()
+			for _, setting := range []string{
+				`synchronous_commit = off`, `default_transaction_isolation = serializable`,
+				`default_transaction_deferrable = on`, `statement_timeout = '20s'`, `lock_timeout = '20s'`,
+				`idle_in_transaction_session_timeout = '20s'`, `timezone = 'Asia/Kathmandu'`, `datestyle = 'SQL, DMY'`,
+				`intervalstyle = sql_standard`, `client_encoding = LATIN1`, `bytea_output = escape`,
+				`extra_float_digits = 0`, `quote_all_identifiers = on`,
+				`plan_cache_mode = force_generic_plan`, `transform_null_equals = on`, `row_security = off`,
+				`lc_numeric = 'C'`, `xmloption = document`, `check_function_bodies = off`,
+			} {
+				if _, err := conn.Exec(t.Context(), `alter database `+name+` set `+setting); err != nil {
+					t.Fatalf("%s: %v", setting, err)
+				}
+			}
+			arrived := make(chan struct{}, 100)
+			receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				select {
+				case arrived <- struct{}{}:
+				default:
+				}
+			}))
+			defer receiver.Close()
+			address := url
+			if mode != "" {
+				address += "&default_query_exec_mode=" + mode
+			}
+			node := startNode(t, address, writeRules(t, receiver.URL, "[100ms]")...)
+			awaitReady(t, node, "")
+			var events []string
+			for i := range 20 {
+				events = append(events, testEvent(fmt.Sprint(i), time.Now()))
+			}
+			for _, want := range []answer{{Stored: 20}, {Duplicate: 20}} {
+				if r := postEvents(client(t), node.Events(), events...); r.status != 200 || r.answer != want {
+					t.Errorf("%d %+v, %v; want %+v", r.status, r.answer, r.err, want)
+				}
+			}
+			for range 20 {
+				select {
+				case <-arrived:
+				case <-time.After(time.Minute):
+					t.Fatal("the messages of the events are not delivered")
+				}
+			}
+			pgtest.Eventually(t, "all are recorded as sent", func() bool {
+				return query1(t, conn, `select count(*) from outbox where status = 'sent'`) == 20
+			})
+			pgtest.Eventually(t, "housekeeping has passed", func() bool {
+				return metricsOf(t, node).Sum("pipeline_retain_last_pass_timestamp_seconds") > 0
+			})
+			log, err := os.ReadFile(node.Log())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(string(log)) {
+				if strings.Contains(line, "SQLSTATE") {
+					t.Errorf("in the log: %s", line)
+				}
+			}
+			for _, c := range [][]string{{"outbox", "list"}, {"quarantine", "list"}, {"rules", "list"}} {
+				if status, out, errOut := runCommand(t, nil, append(c, "--database-url", address)...); status != 0 {
+					t.Errorf("%v: status %d, %s%s", c, status, out, errOut)
+				}
+			}
+		})
 	}
 }

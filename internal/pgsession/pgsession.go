@@ -7,10 +7,14 @@
 package pgsession
 
 import (
+	"context"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"sluice.example/sluice/pipeline"
 )
 
 // parameters of every session. client_encoding: COPY and texts are sent as UTF-8. DateStyle: dates in text are read as
@@ -40,6 +44,26 @@ func Configure(cfg *pgx.ConnConfig) {
 		}
 		return !kept(err.Code)
 	}
+}
+
+// ConfigurePool does what Configure does, and makes known what Register makes known, to all sessions of a pool.
+func ConfigurePool(cfg *pgxpool.Config) {
+	Configure(cfg.ConnConfig)
+	before := cfg.AfterConnect
+	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		Register(conn)
+		if before != nil {
+			return before(ctx, conn)
+		}
+		return nil
+	}
+}
+
+// Register tells pgx which type of PostgreSQL the program's own types are. Where a pooler wants
+// default_query_exec_mode=exec or simple_protocol, nobody asks PostgreSQL for the types of parameters.
+func Register(conn *pgx.Conn) {
+	conn.TypeMap().RegisterDefaultPgType(pipeline.UUID{}, "uuid")
+	conn.TypeMap().RegisterDefaultPgType([]pipeline.UUID{}, "_uuid")
 }
 
 // kept reports whether an error may be the session's own, so that the next statement on it fails as well, whatever has

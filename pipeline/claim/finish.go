@@ -41,7 +41,7 @@ with result as materialized (
     insert into outbox_attempts (message_id, started_at, latency_seconds, status, http_status)
     select message_id, now() - started_ago * interval '1 second', latency, 'late', nullif(http_status, 0)
     from result
-    where (select count(*) from recorded) < cardinality($1)
+    where (select count(*) from recorded) < cardinality($1::bigint[])
         and (message_id, token) not in (select message_id, token from recorded)
 )
 select 'sent', count(*) from recorded` + durably
