@@ -59,6 +59,7 @@ func withDatabase(ctx context.Context, cfg *config, f func(*pgx.Conn) error) err
 		return explainAnswer(err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+	pgsession.Register(conn)
 	return f(conn)
 }
 

@@ -262,7 +262,12 @@ func TestNodeDependsOnNoSettingOfRoleOrDatabase(t *testing.T) {
 					t.Errorf("in the log: %s", line)
 				}
 			}
-			for _, c := range [][]string{{"outbox", "list"}, {"quarantine", "list"}, {"rules", "list"}} {
+			for _, c := range [][]string{
+				{"outbox", "list"}, {"outbox", "retry", "--status", "sent"}, {"quarantine", "list"}, {"rules", "list"},
+				{"explain", "7", "--rules", "../../rules/shop.yaml"},
+				{"rules", "check", "../../rules/shop.yaml"},
+				{"rules", "backtest", "../../rules/shop.yaml", "--from", "1d"},
+			} {
 				if status, out, errOut := runCommand(t, nil, append(c, "--database-url", address)...); status != 0 {
 					t.Errorf("%v: status %d, %s%s", c, status, out, errOut)
 				}

@@ -64,6 +64,7 @@ func ConfigurePool(cfg *pgxpool.Config) {
 func Register(conn *pgx.Conn) {
 	conn.TypeMap().RegisterDefaultPgType(pipeline.UUID{}, "uuid")
 	conn.TypeMap().RegisterDefaultPgType([]pipeline.UUID{}, "_uuid")
+	conn.TypeMap().RegisterDefaultPgType([]*pipeline.UUID{}, "_uuid")
 }
 
 // kept reports whether an error may be the session's own, so that the next statement on it fails as well, whatever has

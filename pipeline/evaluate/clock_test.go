@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sluice.example/sluice/internal/pgsession"
 	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/rules"
@@ -33,10 +34,22 @@ type world struct {
 // a schema before pg_catalog has its own.
 func newWorld(t testing.TB, text string) *world {
 	t.Helper()
+	return newWorldIn(t, pgx.QueryExecModeCacheStatement, text)
+}
+
+// modes are the ways in which pgx may talk to PostgreSQL; the last two are for poolers without prepared statements.
+var modes = []pgx.QueryExecMode{
+	pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+}
+
+func newWorldIn(t testing.TB, mode pgx.QueryExecMode, text string) *world {
+	t.Helper()
 	cfg, err := pgxpool.ParseConfig(pgtest.URL(t))
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.ConnConfig.DefaultQueryExecMode = mode
+	pgsession.ConfigurePool(cfg)
 	cfg.ConnConfig.RuntimeParams["search_path"] = "clock, pg_catalog, public"
 	db, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	if err != nil {
@@ -204,7 +217,13 @@ func cart(lines ...string) string {
 
 func TestAbandonedCart(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, cart())
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) { t.Parallel(); abandonedCart(t, mode) })
+	}
+}
+
+func abandonedCart(t *testing.T, mode pgx.QueryExecMode) {
+	w := newWorldIn(t, mode, cart())
 	w.tick()
 	start := w.now
 	w.ingest(w.event("add_to_cart", "leaves", 0), w.event("add_to_cart", "buys", 0), w.event("add_to_cart", "returns", 0))

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"sluice.example/sluice/pipeline"
 )
 
@@ -15,7 +17,13 @@ import (
 // a rule that was off for days does not tell what happened then.
 func TestRateRuleKnowsItsBaselineAtOnce(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, cart())
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) { t.Parallel(); knowsItsBaseline(t, mode) })
+	}
+}
+
+func knowsItsBaseline(t *testing.T, mode pgx.QueryExecMode) {
+	w := newWorldIn(t, mode, cart())
 	off := strings.Replace(errors30, "kind: rate", "kind: rate\n    state: off", 1)
 	w.set(w.now.Truncate(time.Hour))
 	w.minutes("failed", 100, 20)

@@ -131,7 +131,7 @@ func (s *Sweeper) windows(ctx context.Context, tx pgx.Tx, set *rules.Set, r *rul
 	if kept, err = json.Marshal(state); err != nil {
 		return false, nil, fmt.Errorf("state of %s: %w", a.Metric, err)
 	}
-	_, err = tx.Exec(ctx, keepStateSQL, a.Metric, tenant, end.Add(-a.Every), state.Firing(), kept)
+	_, err = tx.Exec(ctx, keepStateSQL, a.Metric, tenant, end.Add(-a.Every), state.Firing(), string(kept))
 	return len(judged) == maxSlots, func() {
 		s.metrics.windows.WithLabelValues(r.Name).Add(float64(len(judged)))
 		for _, one := range judged {

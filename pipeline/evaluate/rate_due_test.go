@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"sluice.example/sluice/pipeline"
 )
 
@@ -48,7 +50,13 @@ func (w *world) states() []string {
 // windows, change nothing; the time of the firing is no baseline; the all-clear comes.
 func TestRateRule(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, errors30)
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) { t.Parallel(); rateRule(t, mode) })
+	}
+}
+
+func rateRule(t *testing.T, mode pgx.QueryExecMode) {
+	w := newWorldIn(t, mode, errors30)
 	w.set(w.now.Truncate(time.Hour))
 	w.minutes("failed", 30, 20)
 	w.tick()
