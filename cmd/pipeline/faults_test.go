@@ -275,3 +275,15 @@ func TestNodeDependsOnNoSettingOfRoleOrDatabase(t *testing.T) {
 		})
 	}
 }
+
+// A bound that is too short for claims and sweeps is told at the start, before anything fails by it.
+func TestShortTimeoutOfTheRoleIsLogged(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	conn := connect(t, url)
+	name := pgx.Identifier{conn.Config().Database}.Sanitize()
+	if _, err := conn.Exec(t.Context(), `alter database `+name+` set statement_timeout = '5s'`); err != nil {
+		t.Fatal(err)
+	}
+	logged(t, startNode(t, url, "--roles", "deliver"), "statement_timeout is 5000ms")
+}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/httpserve"
+	"sluice.example/sluice/internal/pgsession"
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/operate/books"
 	"sluice.example/sluice/outbox"
@@ -149,6 +151,14 @@ func (n *node) prepare(ctx context.Context, db *database) ([]stage, error) {
 	p, err := db.openPools(n.cfg, n.reg)
 	if err != nil {
 		return nil, err
+	}
+	short, err := pgsession.Short(ctx, p.query)
+	if err != nil {
+		return nil, fmt.Errorf("database: %w", err)
+	}
+	if len(short) > 0 {
+		n.log.Warn("the role or the database bounds what a claim or a sweep may take, and one that takes longer fails; "+
+			"set more for the role, with alter role ... set ...", "settings", strings.Join(short, ", "))
 	}
 	made, err := build(n.cfg, p, n.reg, n.log)
 	if err != nil {

@@ -87,3 +87,23 @@ func kept(sqlstate string) bool {
 	}
 	return false
 }
+
+// enough is the shortest bound on statements and locks that lets everything but making counts anew run to its end. A
+// guess, several times what a claim or a sweep takes on a busy database.
+const enough = 10_000 // ms
+
+const shortSQL = `
+select name || ' is ' || setting || 'ms' from pg_settings
+where name in ('statement_timeout', 'lock_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')
+    and setting::bigint between 1 and $1 - 1
+order by name`
+
+// Short returns the bounds that the role or the database sets and that are too short for claims and sweeps, in words. The
+// transactions that store events bring bounds of their own.
+func Short(ctx context.Context, pool *pgxpool.Pool) ([]string, error) {
+	rows, err := pool.Query(ctx, shortSQL, enough)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}

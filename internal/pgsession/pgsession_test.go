@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -148,4 +149,23 @@ func TestSessionParameters(t *testing.T) {
 	}
 	defer named.Close()
 	check(named, "timezone", "Europe/Prague")
+}
+
+func TestShortTimeoutsAreNamed(t *testing.T) {
+	t.Parallel()
+	session, other := open(t)
+	short, err := pgsession.Short(t.Context(), other)
+	if err != nil || len(short) > 0 {
+		t.Errorf("Short = %q, %v; want none", short, err)
+	}
+	for _, change := range []string{
+		`set statement_timeout = '3s'`, `set lock_timeout = '1min'`, `set idle_in_transaction_session_timeout = '50ms'`,
+	} {
+		alter(t, other, change)
+	}
+	short, err = pgsession.Short(t.Context(), session)
+	want := []string{"idle_in_transaction_session_timeout is 50ms", "statement_timeout is 3000ms"}
+	if err != nil || !slices.Equal(short, want) {
+		t.Errorf("Short = %q, %v; want %q", short, err, want)
+	}
 }
