@@ -82,8 +82,9 @@ func TestOverloadedIs(t *testing.T) {
 }
 
 // TestImports holds the layering: the root imports the standard library and jsontext, a stage imports the root and no
-// other stage, but evaluate imports rules, which is pure. pgx stays where SQL runs and fasthttp at the edge and in the sender. An operator's tool imports stages, no
-// package inside one but what replays rules, and no other tool. Nothing imports a program, and only the lab the benchmarks.
+// other stage, but evaluate imports rules, which is pure. pgx stays where SQL runs and fasthttp at the edge and in
+// the sender. An operator's tool imports stages, no package inside one but what replays rules, and no other tool.
+// Nothing imports a program, and only the lab the benchmarks.
 func TestImports(t *testing.T) {
 	const format = "{{.ImportPath}}{{range .Imports}} {{.}}{{end}}"
 	out, err := exec.Command("go", "list", "-f", format, "sluice.example/sluice/...").CombinedOutput()

@@ -1,9 +1,9 @@
 // Package pgsession sets up the sessions that the program holds in pools, and decides which error ends one.
 //
-// What PostgreSQL does for a session depends on settings of the role and of the database, which somebody else may have
-// chosen. What matters for a promise is set in the transaction that makes it; here is what belongs to the session. It is
-// sent when the session begins, so it needs no statement that a transaction pooler would leak to others, and it is no
-// more than what other drivers send, so poolers know it.
+// What PostgreSQL does for a session depends on settings of the role and of the database, which somebody else may
+// have chosen. What matters for a promise is set in the transaction that makes it; here is what belongs to the
+// session. It is sent when the session begins, so it needs no statement that a transaction pooler would leak to
+// others, and it is no more than what other drivers send, so poolers know it.
 package pgsession
 
 import (
@@ -98,8 +98,8 @@ where name in ('statement_timeout', 'lock_timeout', 'transaction_timeout', 'idle
     and setting::bigint between 1 and $1 - 1
 order by name`
 
-// Short returns the bounds that the role or the database sets and that are too short for claims and sweeps, in words. The
-// transactions that store events bring bounds of their own.
+// Short returns the bounds that the role or the database sets and that are too short for claims and sweeps, in words.
+// The transactions that store events bring bounds of their own.
 func Short(ctx context.Context, pool *pgxpool.Pool) ([]string, error) {
 	rows, err := pool.Query(ctx, shortSQL, enough)
 	if err != nil {

@@ -42,7 +42,8 @@ func mustExec(t *testing.T, db *pgxpool.Pool, sql string) {
 // alter sets something for the database of the test.
 func alter(t *testing.T, db *pgxpool.Pool, change string) {
 	t.Helper()
-	mustExec(t, db, fmt.Sprintf(`alter database %s %s`, pgx.Identifier{db.Config().ConnConfig.Database}.Sanitize(), change))
+	name := pgx.Identifier{db.Config().ConnConfig.Database}.Sanitize()
+	mustExec(t, db, fmt.Sprintf(`alter database %s %s`, name, change))
 }
 
 // An error that the session keeps is gone once its cause is, since the session is closed and not returned.
@@ -106,8 +107,8 @@ func TestSessionOutlivesErrorsOfItsStatements(t *testing.T) {
 	}
 	before := pid()
 	for _, sqlstate := range []string{"22P02", "23505", "23514", "40001", "40P01", "55P03", "57014", "P0001", "54000"} {
-		_, err := session.Exec(t.Context(), fmt.Sprintf(`do $$ begin raise exception 'x' using errcode = '%s'; end $$`, sqlstate))
-		if err == nil {
+		sql := fmt.Sprintf(`do $$ begin raise exception 'x' using errcode = '%s'; end $$`, sqlstate)
+		if _, err := session.Exec(t.Context(), sql); err == nil {
 			t.Fatalf("no error for %s", sqlstate)
 		}
 		if after := pid(); after != before {

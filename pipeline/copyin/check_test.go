@@ -45,10 +45,16 @@ func TestFaultIsNotAnOutage(t *testing.T) {
 	for _, c := range []struct {
 		name, broken, repaired, sqlstate string
 	}{
-		{"row security", `alter table events enable row level security`, `alter table events disable row level security`, "0A000"},
+		{
+			"row security", `alter table events enable row level security`,
+			`alter table events disable row level security`, "0A000",
+		},
 		{"a privilege", `revoke insert on events from %s`, `grant insert on events to %s`, "42501"},
 		{"no table", `alter table events rename to elsewhere`, `alter table elsewhere rename to events`, "42P01"},
-		{"no column", `alter table events rename referrer to referer`, `alter table events rename referer to referrer`, "42703"},
+		{
+			"no column", `alter table events rename referrer to referer`,
+			`alter table events rename referer to referrer`, "42703",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -92,7 +98,8 @@ func TestReadOnlyForAWhile(t *testing.T) {
 			w.decide = func([]pipeline.Event) Recorder { return &books{} }
 		}
 		es := events(3)
-		if _, err := w.Write(t.Context(), es); !errors.Is(err, pipeline.ErrUnavailable) || !strings.Contains(err.Error(), "25006") {
+		_, err := w.Write(t.Context(), es)
+		if !errors.Is(err, pipeline.ErrUnavailable) || !strings.Contains(err.Error(), "25006") {
 			t.Errorf("%s: Write to a read-only database = %v, want ErrUnavailable with 25006", way, err)
 		}
 		if err := Check(t.Context(), program); err == nil || !strings.Contains(err.Error(), "25006") {

@@ -188,8 +188,8 @@ for each row execute function late()`)
 	checkRows(t, pool, 2)
 }
 
-// After a crash that lost a transaction, nobody has its id, and then PostgreSQL gives it to another one, whose COMMIT is
-// not ours.
+// After a crash that lost a transaction, nobody has its id, and then PostgreSQL gives it to another one, whose COMMIT
+// is not ours.
 func TestIDOfALostTransactionIsTakenByAnother(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t)
@@ -215,7 +215,8 @@ func TestIDOfALostTransactionIsTakenByAnother(t *testing.T) {
 		t.Error("the COMMIT of another transaction was taken for that of a batch which is not stored")
 	}
 	var future string
-	if err := pool.QueryRow(t.Context(), `select (pg_current_xact_id()::text::bigint + 1000000)::text`).Scan(&future); err != nil {
+	const futureSQL = `select (pg_current_xact_id()::text::bigint + 1000000)::text`
+	if err := pool.QueryRow(t.Context(), futureSQL).Scan(&future); err != nil {
 		t.Fatal(err)
 	}
 	if outcome(future) {

@@ -38,7 +38,8 @@ func altered(t *testing.T, settings ...string) (program, other *pgxpool.Pool) {
 	return program, other
 }
 
-// What COMMIT does and what a statement sees does not depend on settings of the role or of the database, on neither path.
+// What COMMIT does and what a statement sees does not depend on settings of the role or of the database, on neither
+// path.
 func TestTransactionDependsOnNoSettingOfRoleOrDatabase(t *testing.T) {
 	t.Parallel()
 	program, other := altered(t,
@@ -112,7 +113,8 @@ func TestChosenWaitForStandbysIsKept(t *testing.T) {
 	}
 }
 
-// PostgreSQL is killed the moment that Write returns, with its WAL writer asleep and synchronous_commit off for the role.
+// PostgreSQL is killed the moment that Write returns, with its WAL writer asleep and synchronous_commit off for the
+// role.
 func TestWrittenOutlivesPostgresWithSynchronousCommitOff(t *testing.T) {
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "copyin-") // short, so that the socket fits in, and open to the server's user

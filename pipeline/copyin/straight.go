@@ -30,8 +30,9 @@ func (b *batch) straight(m mode, recorder Recorder) bool {
 // straightHead is what a batch that goes straight begins with: the transaction with its bounds and its id, COPY, and
 // the head of the one message with all rows, whose length follows its first byte.
 func straightHead(timeout time.Duration) []byte {
-	sql := "begin isolation level " + string(isolation) + ";" + strings.ReplaceAll(beginSQL, "$1", "'"+milliseconds(timeout)+"'") + ";" + copySQL
-	return append(query(sql), 'd')
+	begin := "begin isolation level " + string(isolation)
+	bounds := strings.ReplaceAll(beginSQL, "$1", "'"+milliseconds(timeout)+"'")
+	return append(query(begin+";"+bounds+";"+copySQL), 'd')
 }
 
 // straightTail ends the rows: the trailer, and CopyDone.
