@@ -35,7 +35,8 @@ begin
     insert into at_commit values (current_setting('synchronous_commit'));
     return null;
 end $$;
-create constraint trigger note after update on outbox deferrable initially deferred for each row execute function note()`)
+create constraint trigger note after update on outbox deferrable initially deferred
+for each row execute function note()`)
 	sent := pipeline.Result{Status: pipeline.Sent, StartedAt: time.Now(), HTTPStatus: 200}
 	dead := pipeline.Result{Status: pipeline.Dead, StartedAt: time.Now(), HTTPStatus: 404, Error: "x"}
 	for i, results := range [][]pipeline.Result{{sent, sent}, {sent, dead}} {

@@ -11,12 +11,12 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-// durably lets the statement that it is part of return after its WAL is on disk, also where the role or the database has
-// synchronous_commit off: a result that a crash of PostgreSQL takes back is delivered once more. Any other value is an
-// operator's choice and stays.
+// durably lets the statement that it is part of return after its WAL is on disk, also where the role or the database
+// has synchronous_commit off: a result that a crash of PostgreSQL takes back is delivered once more. Any other value is
+// an operator's choice and stays.
 const durably = `
-where (select set_config('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), true))
-    is not null`
+where (select set_config('synchronous_commit',
+    coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), true)) is not null`
 
 // sentSQL records that messages were sent, with the attempt, where the result's token still stands on the row. The
 // token alone fences: a lease that has run out but that nobody took since may still record its result, which saves
