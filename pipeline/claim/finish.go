@@ -184,8 +184,8 @@ func newColumns(now time.Time, results []pipeline.Result) columns {
 	return c
 }
 
-// counts is 1 for an attempt that was made, and 0 for one that its beginning has counted. Where the destination refused a
-// message through no fault of it, the attempt does not count, and what its beginning counted comes off again.
+// counts is 1 for an attempt that was made, and 0 for one that its beginning has counted. Where the destination refused
+// a message through no fault of it, the attempt does not count, and what its beginning counted comes off again.
 func counts(r *pipeline.Result) int32 {
 	switch {
 	case r.Status == pipeline.Released && r.Begun:
@@ -198,8 +198,8 @@ func counts(r *pipeline.Result) int32 {
 
 const beginSQL = `update outbox set attempts = attempts + 1 where message_id = $1 and lease_token = $2`
 
-// Begin counts an attempt before it is made, for a message that may be what kills its worker. It reports false where the
-// lease has passed to another.
+// Begin counts an attempt before it is made, for a message that may be what kills its worker. It reports false where
+// the lease has passed to another.
 func (q *Queue) Begin(ctx context.Context, lease *pipeline.Lease) (held bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, q.cfg.timeout())
 	defer cancel()

@@ -55,7 +55,7 @@ func TestExpiredLeaseChangesNothing(t *testing.T) {
 	fromTheBeginning(q)
 	again := claim(t, q, "crm", 1)
 	if len(again) != 1 || again[0].Attempt != 1 || again[0].Lost != 1 || again[0].IdempotencyKey != old.IdempotencyKey {
-		t.Fatalf("after its lease ran out the message was claimed as %+v; want attempt 1 with the same key, after one lost lease", again)
+		t.Fatalf("after its lease ran out the message was claimed as %+v; want attempt 1, the same key, one lost lease", again)
 	}
 	row := `select o::text from outbox o`
 	before := value(t, pool, row)
@@ -94,7 +94,8 @@ func TestExpiredLeaseThatNobodyTookRecords(t *testing.T) {
 	}
 }
 
-// A lease that ran out without a result counts no attempt. From then on attempts are counted before they begin, and once.
+// A lease that ran out without a result counts no attempt. From then on attempts are counted before they begin, and
+// once.
 func TestLostLeaseCountsNoAttempt(t *testing.T) {
 	pool := pgtest.New(t)
 	q := newQueue(t, pool)

@@ -10,8 +10,8 @@ import (
 
 // backlogSQL counts what is not sent, by destination: $1 of each kind at most, so that its cost is bounded whatever the
 // backlog is. It finds the destinations one after the other, by a lookup each, along outbox_claimable and outbox_dead;
-// what is counted are entries of the same indexes, from the oldest. The limit comes from a row, so that the planner does
-// not know it: knowing it, it may read and sort all.
+// what is counted are entries of the same indexes, from the oldest. The limit comes from a row, so that the planner
+// does not know it: knowing it, it may read and sort all.
 const backlogSQL = `
 with recursive waiting as (
     (select destination from outbox where status in ('pending', 'failed') order by destination limit 1)
@@ -58,7 +58,8 @@ cross join lateral (
 cross join lateral (
     select count(*) as dead
     from (
-        select from outbox where destination = known.destination and status = 'dead' order by message_id limit known.most
+        select from outbox where destination = known.destination and status = 'dead' order by message_id
+            limit known.most
     ) oldest_first
 ) gone`
 
@@ -66,8 +67,8 @@ cross join lateral (
 const countedUpTo = 10_001
 
 // oldestTransactionSQL looks for what holds vacuum back in this database: transactions that have a snapshot, or that
-// have written and so have an id; prepared ones; and, as an xmin, the standbys that a slot keeps rows for. hidden counts
-// the sessions of which this role may not see that.
+// have written and so have an id; prepared ones; and, as an xmin, the standbys that a slot keeps rows for. hidden
+// counts the sessions of which this role may not see that.
 const oldestTransactionSQL = `
 select
     greatest(
@@ -82,7 +83,8 @@ select
     array(select slot_name || ' ' || xmin from pg_replication_slots where xmin is not null order by 1) as slots`
 
 // Run keeps the gauges of the backlog fresh until ctx ends, and returns nil. A count that fails is counted as an error
-// and repeated at the next turn; meanwhile the gauges keep what they had. Counting takes a twentieth of the time at most.
+// and repeated at the next turn; meanwhile the gauges keep what they had. Counting takes a twentieth of the time at
+// most.
 func (q *Queue) Run(ctx context.Context) error {
 	next := time.NewTimer(0)
 	defer next.Stop()

@@ -15,8 +15,8 @@ import (
 	"sluice.example/sluice/internal/pgtest"
 )
 
-// What keeps vacuum from clearing up is seen, whatever form it has: also a transaction that has written and waits, which
-// has no snapshot, and one that was prepared and forgotten.
+// What keeps vacuum from clearing up is seen, whatever form it has: also a transaction that has written and waits,
+// which has no snapshot, and one that was prepared and forgotten.
 func TestOldestTransaction(t *testing.T) {
 	pool := pgtest.New(t)
 	q := newQueue(t, pool)
@@ -62,7 +62,8 @@ func TestOldestTransaction(t *testing.T) {
 	run(`commit`)
 
 	var most int
-	if err := pool.QueryRow(t.Context(), `select current_setting('max_prepared_transactions')::int`).Scan(&most); err != nil {
+	if err := pool.QueryRow(t.Context(),
+		`select current_setting('max_prepared_transactions')::int`).Scan(&most); err != nil {
 		t.Fatal(err)
 	}
 	if most == 0 {
@@ -99,7 +100,8 @@ func TestOldestTransactionIsAbsentWhereItIsHidden(t *testing.T) {
 	}
 	defer blind.Close()
 	var log strings.Builder
-	q, err := New(DefaultConfig(), blind, NewMetrics(prometheus.NewRegistry()), slog.New(slog.NewTextHandler(&log, nil)))
+	q, err := New(DefaultConfig(), blind, NewMetrics(prometheus.NewRegistry()),
+		slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +158,8 @@ func TestBacklogIsCountedAtBoundedCost(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string][2]float64{"due": {10_001, 5}, "scheduled": {10_001, 0}, "dead": {10_001, 0}} {
-		g := map[string]*prometheus.GaugeVec{"due": q.metrics.due, "scheduled": q.metrics.scheduled, "dead": q.metrics.dead}[name]
+		g := map[string]*prometheus.GaugeVec{"due": q.metrics.due, "scheduled": q.metrics.scheduled,
+			"dead": q.metrics.dead}[name]
 		for i, d := range []string{"crm", "mail"} {
 			if got := testutil.ToFloat64(g.WithLabelValues(d)); got != want[i] {
 				t.Errorf("%s{%s} = %g; want %g", name, d, got, want[i])
@@ -170,7 +173,8 @@ func TestBacklogIsCountedAtBoundedCost(t *testing.T) {
 		t.Errorf("counted_timestamp_seconds = %g; want the time of this count", at)
 	}
 	plan := explain(t, pool, backlogSQL, countedUpTo)
-	if strings.Contains(plan, "Seq Scan") || strings.Contains(plan, "Bitmap") || strings.Contains(plan, "Sort Key: outbox") {
+	if strings.Contains(plan, "Seq Scan") || strings.Contains(plan, "Bitmap") ||
+		strings.Contains(plan, "Sort Key: outbox") {
 		t.Errorf("the backlog is counted by reading the whole table:\n%s", plan)
 	}
 }

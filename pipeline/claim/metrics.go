@@ -45,8 +45,8 @@ func NewMetrics(reg prometheus.Registerer, destinations ...string) *Metrics {
 		return h
 	}
 	oldest := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_claim_oldest_snapshot_seconds",
-		Help: "Age of the oldest transaction, prepared transaction or replication slot that keeps PostgreSQL from clearing " +
-			"finished messages away, at the last count; absent if the role may not see others' transactions " +
+		Help: "Age of the oldest transaction, prepared transaction or replication slot that keeps PostgreSQL from " +
+			"clearing finished messages away, at the last count; absent if the role may not see others' transactions " +
 			"(grant pg_read_all_stats). Alert above 600."}, nil)
 	counted := prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_claim_counted_timestamp_seconds",
 		Help: "Unix time of the last count of the backlog, 0 before the first."})
@@ -72,10 +72,13 @@ func NewMetrics(reg prometheus.Registerer, destinations ...string) *Metrics {
 		finishSeconds: seconds("finish_seconds",
 			"Duration of the statement that records results, with its round trip."),
 		errors: counters("errors_total", "Statements that failed.", "statement"),
-		due:    gauges("due_messages", "Messages that may be claimed now, at the last count; 10001 is more than 10000.", "destination"),
-		leased: gauges("leased_messages", "Messages under a lease, at the last count; 10001 is more than 10000.", "destination"),
+		due: gauges("due_messages", "Messages that may be claimed now, at the last count; 10001 is more than 10000.",
+			"destination"),
+		leased: gauges("leased_messages", "Messages under a lease, at the last count; 10001 is more than 10000.",
+			"destination"),
 		scheduled: gauges("scheduled_messages",
-			"Messages whose time has not come (retries, delays), at the last count; 10001 is more than 10000.", "destination"),
+			"Messages whose time has not come (retries, delays), at the last count; 10001 is more than 10000.",
+			"destination"),
 		dead: gauges("dead_messages", "Messages given up, at the last count; 10001 is more than 10000.", "destination"),
 		oldestDue: gauges("oldest_due_seconds",
 			"How long ago the oldest due message could first have been claimed, at the last count.", "destination"),

@@ -62,7 +62,8 @@ func TestExecModes(t *testing.T) {
 					want)
 			}
 		}
-		if s, err := Retry(t.Context(), other, Filter{Statuses: []string{"dead"}}, 0, 10); err != nil || s.Changed != 1 {
+		if s, err := Retry(t.Context(), other, Filter{Statuses: []string{"dead"}}, 0, 10); err != nil ||
+			s.Changed != 1 {
 			t.Errorf("%s: Retry = %+v, %v; want 1", mode, s, err)
 		}
 		if s, err := Discard(t.Context(), other, Filter{IDs: []int64{leases[2].ID}}, 0, 10); err != nil ||

@@ -87,8 +87,8 @@ order by message_id desc
 limit $11`
 
 // List returns messages, newest first: at most limit of those before the given id (0: from the newest). It looks at
-// 100,000 at most. reached is the id down to which it looked where it stopped for that reason, and the next call goes on
-// before it; otherwise it is 0.
+// 100,000 at most. reached is the id down to which it looked where it stopped for that reason, and the next call goes
+// on before it; otherwise it is 0.
 func List(ctx context.Context, db DB, f Filter, before int64, limit int) (list []Row, reached int64, err error) {
 	f, reached, err = f.walk(ctx, db, before, true)
 	if err != nil {
@@ -205,8 +205,8 @@ type Step struct {
 	Done bool
 }
 
-// Retry makes messages due again: at most limit of those after the given id, in the order of ids. It looks at 100,000 at
-// most. A message keeps its idempotency key, so a receiver that took it before recognises it.
+// Retry makes messages due again: at most limit of those after the given id, in the order of ids. It looks at 100,000
+// at most. A message keeps its idempotency key, so a receiver that took it before recognises it.
 func Retry(ctx context.Context, db DB, f Filter, after int64, limit int) (Step, error) {
 	return change(ctx, db, "retry", retrySQL, f, after, limit)
 }

@@ -7,15 +7,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// walkLimit is the most messages that one statement for an operator looks at, however few of them match: a filter that no
-// index serves would read the whole table otherwise. That many cost some hundred milliseconds.
+// walkLimit is the most messages that one statement for an operator looks at, however few of them match: a filter that
+// no index serves would read the whole table otherwise. That many cost some hundred milliseconds.
 const walkLimit = 100_000
 
-// Which messages to look at: all, by their ids; or the dead ones, which outbox_dead finds wherever they are. The planner
-// is kept from walking all ids in search of the few that are dead.
+// Which messages to look at: all, by their ids; or the dead ones, which outbox_dead finds wherever they are. The
+// planner is kept from walking all ids in search of the few that are dead.
 const (
-	walkDownSQL = `select message_id from outbox where $1 = 0 or message_id < $1 order by message_id desc offset $2 limit 1`
-	walkUpSQL   = `select message_id from outbox where message_id > $1 order by message_id offset $2 limit 1`
+	walkDownSQL = `select message_id from outbox where $1 = 0 or message_id < $1 order by message_id desc offset $2
+		limit 1`
+	walkUpSQL = `select message_id from outbox where message_id > $1 order by message_id offset $2 limit 1`
 
 	deadSQL = `with dead as materialized (
     select message_id from outbox where status = 'dead' and ($3::text = '' or destination = $3)
@@ -26,8 +27,8 @@ select message_id from dead
 	deadUpSQL   = deadSQL + `where message_id > $1 order by message_id limit $2`
 )
 
-// walk bounds the messages that a statement looks at, from an id on, downwards or upwards. reached is the last id that it
-// looks at; 0 where it looks at all that there are.
+// walk bounds the messages that a statement looks at, from an id on, downwards or upwards. reached is the last id that
+// it looks at; 0 where it looks at all that there are.
 func (f Filter) walk(ctx context.Context, db DB, from int64, down bool) (bounded Filter, reached int64, err error) {
 	if len(f.IDs) > 0 {
 		return f, 0, nil

@@ -17,7 +17,8 @@ func TestOperatorsStatementsAreBounded(t *testing.T) {
 	rare := Filter{Type: "rare"}
 	list, reached, err := List(t.Context(), pool, rare, 0, 50)
 	if err != nil || len(list) != 0 || reached != 50_001 {
-		t.Fatalf("List = %d messages, reached %d, %v; want none of the newest 100,000, down to 50001", len(list), reached, err)
+		t.Fatalf("List = %d messages, reached %d, %v; want none of the newest 100,000, down to 50001", len(list),
+			reached, err)
 	}
 	list, reached, err = List(t.Context(), pool, rare, reached, 50)
 	if err != nil || len(list) != 1 || list[0].ID != 10 || reached != 0 {

@@ -9,10 +9,10 @@ import (
 
 // breaker is a destination's circuit breaker. While it is open nothing is sent; what it holds back costs no attempt.
 //
-// It opens for a while after a number of failures in a row, and when the destination asks to be left alone. Then a single
-// message is let through as a probe (half-open). If that succeeds the breaker closes; if it fails, the breaker opens for
-// twice as long. After a 429, or a request to be left alone, few messages are in flight at first, and one more with each
-// round of successes: what all senders would send at once would be refused again.
+// It opens for a while after a number of failures in a row, and when the destination asks to be left alone. Then a
+// single message is let through as a probe (half-open). If that succeeds the breaker closes; if it fails, the breaker
+// opens for twice as long. After a 429, or a request to be left alone, few messages are in flight at first, and one
+// more with each round of successes: what all senders would send at once would be refused again.
 type breaker struct {
 	cfg breakerConfig
 	// busy is false while nothing limits the senders, so that they need not ask.
@@ -120,9 +120,9 @@ func (b *breaker) cancel(probe bool) {
 	b.probing = b.probing && !probe
 }
 
-// leave takes the result of a message that had entered, and how long the destination asked to be left alone. most is the
-// number of its senders. It returns for how long the breaker opened with that (0: it did not). What was under way when
-// it opened does not count.
+// leave takes the result of a message that had entered, and how long the destination asked to be left alone. most is
+// the number of its senders. It returns for how long the breaker opened with that (0: it did not). What was under way
+// when it opened does not count.
 func (b *breaker) leave(now time.Time, probe bool, r result, pause time.Duration, most int) (opened time.Duration) {
 	if r == well && !b.busy.Load() {
 		b.mu.Lock()

@@ -64,7 +64,8 @@ func TestBreaker(t *testing.T) {
 	room(50)
 }
 
-// After a request to be left alone one message is in flight, then two when it succeeded, three when both did, and so on.
+// After a request to be left alone one message is in flight, then two when it succeeded, three when both did, and so
+// on.
 func TestFewInFlightAfterARequestToBeLeftAlone(t *testing.T) {
 	b, now := breaker{}, time.Now()
 	senders := func(want int) {
@@ -200,7 +201,8 @@ func TestRetryAfterIsHonouredWithinBounds(t *testing.T) {
 			most, status = least, pipeline.Failed
 		}
 		if r.RetryIn < least || r.RetryIn > most || r.Status != status || !strings.Contains(r.Error, "HTTP 503") {
-			t.Errorf("message %d: %s, %q, next try in %s; want %s, HTTP 503, in %s to %s", r.MessageID, r.Status, r.Error,
+			t.Errorf("message %d: %s, %q, next try in %s; want %s, HTTP 503, in %s to %s", r.MessageID, r.Status,
+				r.Error,
 				r.RetryIn, status, least, most)
 		}
 	}

@@ -33,7 +33,8 @@ func TestClassify(t *testing.T) {
 		check(6, answer{status: status}, pipeline.Dead, "(attempt 6 of 6)")
 	}
 	for _, status := range []int{300, 301, 302, 303, 304, 307, 308} {
-		check(1, answer{status: status, location: "https://new.example.com/h"}, pipeline.Dead, "to https://new.example.com/h;")
+		check(1, answer{status: status, location: "https://new.example.com/h"}, pipeline.Dead,
+			"to https://new.example.com/h;")
 		d.retryStatus[status] = true
 		check(1, answer{status: status}, pipeline.Failed, "HTTP ")
 	}

@@ -311,7 +311,8 @@ func (s *serverConn) status() (int, error) {
 		return 0, err
 	}
 	status, err := strconv.ParseUint(string(line[len(form)-3:]), 10, 16)
-	if !bytes.HasPrefix(line, []byte("HTTP/1.")) || line[len(form)-4] != ' ' || err != nil || status < 100 || status > 599 {
+	if !bytes.HasPrefix(line, []byte("HTTP/1.")) || line[len(form)-4] != ' ' || err != nil || status < 100 ||
+		status > 599 {
 		return 0, errStatus
 	}
 	return int(status), nil

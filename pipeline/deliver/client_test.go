@@ -86,7 +86,8 @@ func httpKinds(scheme, addr, path string, more ...string) map[string]string {
 	return map[string]string{
 		"webhook": fmt.Sprintf("{name: d, url: '%s://%s%s', signatures: none%s}", scheme, addr, path, rest),
 		"slack":   fmt.Sprintf("{name: d, type: slack, url_env: ADDRESS%s}", rest),
-		"qstash": fmt.Sprintf("{name: d, type: qstash, url: '%s://%s', to: 'https://crm.example.com%s', token_env: SECRET%s}",
+		"qstash": fmt.Sprintf("{name: d, type: qstash, url: '%s://%s', to: 'https://crm.example.com%s', "+
+			"token_env: SECRET%s}",
 			scheme, addr, path, rest),
 	}
 }
@@ -143,7 +144,8 @@ func TestAnswerBelongsToItsRequest(t *testing.T) {
 					<-strayed
 					status, reason := classify(d, 1, deliverOne(sink, lease(`{}`)))
 					if status != pipeline.Failed || reason != "HTTP 503" {
-						t.Errorf("%s: the second message %s, %q; want failed by its own answer, HTTP 503", name, status, reason)
+						t.Errorf("%s: the second message %s, %q; want failed by its own answer, HTTP 503", name, status,
+							reason)
 					}
 				}
 				s.Close()
@@ -255,7 +257,8 @@ func TestLongHeaders(t *testing.T) {
 				return
 			}
 			requests.Add(1)
-			fmt.Fprintf(c, "HTTP/1.1 %s\r\nContent-Security-Policy: default-src %s\r\nRetry-After: 77\r\nContent-Length: 2\r\n\r\nno",
+			fmt.Fprintf(c, "HTTP/1.1 %s\r\nContent-Security-Policy: default-src %s\r\nRetry-After: 77\r\n"+
+				"Content-Length: 2\r\n\r\nno",
 				status.Load(), strings.Repeat("a", int(size.Load())))
 		}
 	})
@@ -270,7 +273,8 @@ func TestLongHeaders(t *testing.T) {
 			}
 			status.Store("503 No")
 			a := deliverOne(s, lease(`{}`))
-			if status, reason := classify(d, 1, a); status != pipeline.Failed || !strings.HasPrefix(reason, "HTTP 503") {
+			if status, reason := classify(d, 1, a); status != pipeline.Failed || !strings.HasPrefix(reason,
+				"HTTP 503") {
 				t.Errorf("%s: 503 with %d KiB of headers: %s, %q; want failed", kind, kib, status, reason)
 			}
 			if wait := a.pause(time.Now()); kib <= 64 && wait != 77*time.Second {

@@ -142,8 +142,8 @@ var kindsUnderTest = []struct {
 		return "{name: d, type: slack, url_env: ADDRESS, allow_private: true, timeout: 1s}"
 	}},
 	{"qstash", goodHTTP, func(addr string) string {
-		return fmt.Sprintf("{name: d, type: qstash, url: 'http://%s', to: 'https://crm.example.com', token_env: SECRET, "+
-			"allow_private: true, timeout: 1s}", addr)
+		return fmt.Sprintf("{name: d, type: qstash, url: 'http://%s', to: 'https://crm.example.com', "+
+			"token_env: SECRET, allow_private: true, timeout: 1s}", addr)
 	}},
 	{"nats", goodNATS, func(addr string) string {
 		return fmt.Sprintf("{name: d, type: nats, url: 'nats://%s', subject: shop.events, allow_private: true, "+
@@ -180,7 +180,8 @@ func goodNATS(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"shop.>"}}); err != nil {
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S",
+		Subjects: []string{"shop.>"}}); err != nil {
 		t.Fatal(err)
 	}
 	return strings.TrimPrefix(ns.ClientURL(), "nats://")
@@ -294,7 +295,8 @@ func TestKindsConform(t *testing.T) {
 		if status, reason := classify(d, 1, s.send(large, now, now.Add(100*time.Millisecond))); reason != "timeout" {
 			t.Errorf("a pipe that nobody reads: %s, %q; want failed, timeout", status, reason)
 		}
-		d, s = openSink(t, fmt.Sprintf("  - {name: d, type: file, path: %q}\n", filepath.Join(t.TempDir(), "no", "out")))
+		d, s = openSink(t, fmt.Sprintf("  - {name: d, type: file, path: %q}\n", filepath.Join(t.TempDir(), "no",
+			"out")))
 		if status, reason := classify(d, 1, deliverOne(s, lease(`{}`))); status != pipeline.Failed {
 			t.Errorf("a folder that is not there: %s, %q; want failed", status, reason)
 		}

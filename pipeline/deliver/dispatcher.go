@@ -343,13 +343,14 @@ func spread(wait time.Duration) time.Duration {
 	return wait + time.Duration(rand.Float64()*float64(wait)/5)
 }
 
-// tooManyAttempts is the error of a message that has none left. Where leases were lost it may be what killed the workers.
+// tooManyAttempts is the error of a message that has none left. Where leases were lost it may be what killed the
+// workers.
 func tooManyAttempts(lease *pipeline.Lease, most int) string {
 	if lease.Lost == 0 {
 		return fmt.Sprintf("given up before attempt %d: only %d are allowed", lease.Attempt, most)
 	}
-	return fmt.Sprintf("given up before attempt %d: only %d are allowed, and its workers died (or their leases ran out) "+
-		"%d times before a result was recorded", lease.Attempt, most, lease.Lost)
+	return fmt.Sprintf("given up before attempt %d: only %d are allowed, and its workers died (or their "+
+		"leases ran out) %d times before a result was recorded", lease.Attempt, most, lease.Lost)
 }
 
 // pace waits for the destination's rate. It reports false when the process stops first.

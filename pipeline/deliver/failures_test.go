@@ -168,7 +168,8 @@ func crash(t *testing.T, pool *pgxpool.Pool, begin bool) {
 	exec(t, pool, `update outbox set locked_until = now() - interval '1 second' where locked_until is not null`)
 }
 
-// Workers die again and again with messages that they have not begun: each of those is sent, however few attempts it has.
+// Workers die again and again with messages that they have not begun: each of those is sent, however few attempts it
+// has.
 func TestCrashLoopKillsNoMessageThatWasNeverSent(t *testing.T) {
 	pool := pgtest.New(t)
 	url, keys := counting(t, 0)

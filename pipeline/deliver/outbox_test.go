@@ -197,8 +197,8 @@ func TestNudge(t *testing.T) {
 	until(t, pool, 1, `select count(*) from outbox where status = 'sent'`)
 }
 
-// A receiver that takes so many messages a second, and answers 429 or 503 with Retry-After otherwise: all of them arrive at
-// about its rate, and none loses an attempt.
+// A receiver that takes so many messages a second, and answers 429 or 503 with Retry-After otherwise: all of them
+// arrive at about its rate, and none loses an attempt.
 func TestRateLimitIsSurvived(t *testing.T) {
 	for _, c := range []struct {
 		name, kind string
@@ -222,7 +222,8 @@ func TestRateLimitIsSurvived(t *testing.T) {
 			ds := hook(t, s.URL)
 			if c.kind == "slack" {
 				var err error
-				ds, err = deliver.Parse("d", []byte("destinations: [{name: crm, type: slack, url_env: U, allow_private: true}]"),
+				ds, err = deliver.Parse("d",
+					[]byte("destinations: [{name: crm, type: slack, url_env: U, allow_private: true}]"),
 					func(string) (string, bool) { return s.URL + "/services/x", true })
 				if err != nil {
 					t.Fatal(err)

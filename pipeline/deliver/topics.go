@@ -27,7 +27,8 @@ func (ds Destinations) LoadTopics(name string) (map[string][]string, error) {
 					continue
 				}
 				if !slices.Contains(ds.Names(), item.Value) {
-					f.Fault(item, where, "unknown destination %q%s", item.Value, spell.DidYouMean(item.Value, ds.Names()))
+					f.Fault(item, where, "unknown destination %q%s", item.Value, spell.DidYouMean(item.Value,
+						ds.Names()))
 				}
 				topics[k.Value] = append(topics[k.Value], item.Value)
 			}
