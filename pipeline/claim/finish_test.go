@@ -55,7 +55,7 @@ func TestExpiredLeaseChangesNothing(t *testing.T) {
 	fromTheBeginning(q)
 	again := claim(t, q, "crm", 1)
 	if len(again) != 1 || again[0].Attempt != 1 || again[0].Lost != 1 || again[0].IdempotencyKey != old.IdempotencyKey {
-		t.Fatalf("after its lease ran out the message was claimed as %+v; want attempt 1, the same key, one lost lease", again)
+		t.Fatalf("after its lease ran out: claimed %+v; want attempt 1, the same key, one lost lease", again)
 	}
 	row := `select o::text from outbox o`
 	before := value(t, pool, row)

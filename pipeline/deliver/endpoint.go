@@ -59,7 +59,8 @@ func (r *reader) address(schemes ...string) *endpoint {
 	}
 	if name := r.proxied(u, e.addr); name != "" {
 		r.Fault(key, "%s of the environment asks for a proxy, and deliveries are made without one, since a proxy "+
-			"would look names up where addresses can't be checked: put the host into NO_PROXY if it can be reached directly", name)
+			"would look names up where addresses can't be checked: put the host into NO_PROXY if it can be reached "+
+			"directly", name)
 	}
 	r.d.literal = e.literal
 	return e
