@@ -158,7 +158,7 @@ func (q *Queue) countTransactions(ctx context.Context) error {
 	return nil
 }
 
-// slots remembers since when each replication slot has the xmin that it has: PostgreSQL tells no time of it.
+// slots remembers since when each replication slot has the xmin that it has: PostgreSQL does not record it.
 type slots map[string]time.Time
 
 // oldest returns for how many seconds the slot has stood still that has done so for longest. Each is its name and xmin.

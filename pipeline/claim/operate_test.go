@@ -143,7 +143,7 @@ func TestRetryKeepsTheSentAttempt(t *testing.T) {
 	}
 }
 
-// A discarded message is final; whoever had it under a lease changes nothing any more.
+// A discarded message is final; the worker that had it under a lease changes nothing.
 func TestDiscard(t *testing.T) {
 	pool := pgtest.New(t)
 	q := newQueue(t, pool)

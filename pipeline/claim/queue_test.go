@@ -34,7 +34,7 @@ func exec(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) {
 	}
 }
 
-// value gives the one text that a query selects.
+// value returns the one text that a query selects.
 func value(t *testing.T, pool *pgxpool.Pool, sql string, args ...any) string {
 	t.Helper()
 	var s string

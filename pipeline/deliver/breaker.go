@@ -40,7 +40,7 @@ var defaultBreaker = breakerConfig{failures: 20, pause: 5 * time.Second, maxPaus
 // a few seconds of a lease.
 const shortPause = 5 * time.Second
 
-// result is what an attempt says about its destination.
+// result is what an attempt shows about its destination.
 type result int
 
 const (

@@ -296,10 +296,10 @@ func (d *Dispatcher) attempt(l *lane, lease *pipeline.Lease) pipeline.Result {
 		return r
 	}
 	pause := min(a.pause(end), l.d.maxRetryAfter)
-	said := a.says(pause)
-	d.leave(l, said, a, end, probe, pause)
+	shown := a.shows(pause)
+	d.leave(l, shown, a, end, probe, pause)
 	l.seconds.Observe(r.Latency.Seconds())
-	if said == asked {
+	if shown == asked {
 		return pipeline.Result{
 			Status:  pipeline.Released,
 			Error:   clean("not taken now: "+a.reason(), l.d.secrets),
@@ -318,13 +318,13 @@ func (d *Dispatcher) attempt(l *lane, lease *pipeline.Lease) pipeline.Result {
 	return r
 }
 
-// leave tells the lane's breaker what an attempt said about the destination.
-func (d *Dispatcher) leave(l *lane, said result, a answer, end time.Time, probe bool, pause time.Duration) {
+// leave reports to the lane's breaker what an attempt showed about the destination.
+func (d *Dispatcher) leave(l *lane, shown result, a answer, end time.Time, probe bool, pause time.Duration) {
 	leaveAlone := min(pause, l.d.breaker.maxPause)
 	if a.hold > 0 {
 		leaveAlone = a.hold
 	}
-	opened := l.breaker.leave(end, probe, said, leaveAlone, l.d.concurrency)
+	opened := l.breaker.leave(end, probe, shown, leaveAlone, l.d.concurrency)
 	if opened == 0 {
 		l.grow()
 		return

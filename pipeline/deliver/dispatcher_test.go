@@ -138,7 +138,7 @@ func TestFailuresAreRetriedOrDead(t *testing.T) {
 	}
 }
 
-// A message whose workers died each time is not sent for ever.
+// A message whose workers died each time is given up in the end.
 func TestTooManyClaimsAreDead(t *testing.T) {
 	url := receiver(t, func(http.ResponseWriter, *http.Request) { t.Error("it was sent") })
 	q := &fakeQueue{lease: time.Minute}

@@ -41,7 +41,7 @@ func counting(t *testing.T, delay time.Duration) (url string, keys func() map[st
 	}
 }
 
-// through gives a pool whose connections go through a proxy.
+// through returns a pool whose connections go through a proxy.
 func through(t *testing.T, pool *pgxpool.Pool) (*pgxpool.Pool, *pgtest.Proxy) {
 	t.Helper()
 	proxy := pgtest.NewProxy(t, pool.Config().ConnString())
@@ -124,7 +124,7 @@ func TestDatabaseRestarts(t *testing.T) {
 	}
 }
 
-// A connection that swallows everything holds delivery up for one timeout, not for ever.
+// A connection that swallows everything holds delivery up for one timeout.
 func TestBlackHole(t *testing.T) {
 	pool := pgtest.New(t)
 	url, keys := counting(t, 0)
@@ -184,7 +184,7 @@ func TestCrashLoopKillsNoMessageThatWasNeverSent(t *testing.T) {
 	}
 }
 
-// A message that kills its worker each time is begun as often as attempts allow, and not for ever.
+// A message that kills its worker each time is begun as often as attempts allow, and no more.
 func TestMessageThatKillsItsWorkersIsDead(t *testing.T) {
 	pool := pgtest.New(t)
 	url, keys := counting(t, 0)

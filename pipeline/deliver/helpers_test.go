@@ -146,7 +146,7 @@ func (q *fakeQueue) add(destination string, n int) {
 	}
 }
 
-// recorded gives the results so far.
+// recorded returns the results so far.
 func (q *fakeQueue) recorded() []pipeline.Result {
 	q.mu.Lock()
 	defer q.mu.Unlock()

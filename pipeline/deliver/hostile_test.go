@@ -13,7 +13,7 @@ import (
 )
 
 // Whatever a receiver answers, its message's result is recorded and its neighbours' too: NUL, invalid UTF-8, 50 MB, a
-// redirect to where cloud machines keep their secrets, an answer that is cut or is no HTTP.
+// redirect to where cloud machines keep their secrets, an answer that is cut or is not HTTP.
 func TestHostileAnswersAreRecorded(t *testing.T) {
 	const size = 50 << 20
 	answers := map[string]http.HandlerFunc{

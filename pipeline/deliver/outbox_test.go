@@ -197,7 +197,7 @@ func TestNudge(t *testing.T) {
 	until(t, pool, 1, `select count(*) from outbox where status = 'sent'`)
 }
 
-// A receiver that takes so many messages a second, and answers 429 or 503 with Retry-After otherwise: all of them
+// A receiver that takes some messages a second, and answers 429 or 503 with Retry-After otherwise: all of them
 // arrive at about its rate, and none loses an attempt.
 func TestRateLimitIsSurvived(t *testing.T) {
 	for _, c := range []struct {
