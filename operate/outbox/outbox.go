@@ -26,6 +26,7 @@ type Message struct {
 	Status         string            `json:"status"`
 	State          string            `json:"state"`
 	Attempts       int               `json:"attempts"`
+	LostLeases     int               `json:"lost_leases"` // that ran out without a result
 	Redrives       int               `json:"redrives"`
 	CreatedAt      time.Time         `json:"created_at"`
 	RunAfter       time.Time         `json:"run_after"`
@@ -68,6 +69,7 @@ func newMessage(r claim.Row) Message {
 		Status:         r.Status,
 		State:          state(r),
 		Attempts:       r.Attempts,
+		LostLeases:     r.LostLeases,
 		Redrives:       r.Redrives,
 		CreatedAt:      r.CreatedAt.UTC(),
 		RunAfter:       r.RunAfter.UTC(),
@@ -150,6 +152,9 @@ func PrintStory(w io.Writer, m Message, attempts []Attempt) error {
 	}
 	fmt.Fprintf(&b, "    tenant %d, Idempotency-Key %s, dedupe key %q, redrives %d\n", m.Tenant, m.IdempotencyKey,
 		m.DedupeKey, m.Redrives)
+	if m.LostLeases > 0 {
+		fmt.Fprintf(&b, "    %d leases ran out without a result: workers died, or the database was away\n", m.LostLeases)
+	}
 	if d := m.Decision; d != nil {
 		fmt.Fprintf(&b, "    decided by rule %s (%s) on event %s\n", d.Rule, d.Hash, d.Event)
 	}

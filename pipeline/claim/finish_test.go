@@ -138,6 +138,9 @@ func TestLostLeaseCountsNoAttempt(t *testing.T) {
 	if got := value(t, pool, `select concat_ws(' ', status, attempts, lost_leases) from outbox`); got != "dead 3 3" {
 		t.Errorf("message = %s; want dead 3 3", got)
 	}
+	if row, _, err := Show(t.Context(), pool, lease.ID); err != nil || row.LostLeases != 3 {
+		t.Errorf("Show = %d lost leases, %v; want 3", row.LostLeases, err)
+	}
 	if _, err := Retry(t.Context(), pool, Filter{}, 0, 1); err != nil {
 		t.Fatal(err)
 	}

@@ -137,7 +137,7 @@ func newEndpoint(u *url.URL) (*endpoint, error) {
 	if u.Port() != "" {
 		e.host += ":" + port
 	}
-	e.url = u.Scheme + "://" + e.addr
+	e.url = (&url.URL{Scheme: u.Scheme, Host: e.addr}).String() // which writes a zone as a URL has it
 	return e, nil
 }
 

@@ -48,6 +48,13 @@ func TestHosts(t *testing.T) {
 			t.Errorf("%s: %s; want %s", text, got, want)
 		}
 	}
+	u, err := url.Parse("nats://[fe80::1%25eth0]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err := newEndpoint(u); err != nil || e.url != "nats://[fe80::1%25eth0]:4222" || e.addr != "[fe80::1%eth0]:4222" {
+		t.Errorf("%s: %+v, %v; want a zone in both forms", u, e, err)
+	}
 	for _, text := range []string{
 		"http://a..b", "http://.a", "http://a..", "http://" + strings.Repeat("a", 64), "http://a:0", "http://a:65536",
 		"http://a:99999999999",
