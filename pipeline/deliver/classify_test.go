@@ -96,3 +96,32 @@ func TestCleanError(t *testing.T) {
 		t.Errorf("excerpt gave %d bytes: %q", len(got), got)
 	}
 }
+
+// What each answer shows about its destination: whether it did its part, got too much at once, or asked to be left alone.
+func TestWhatAnAnswerShows(t *testing.T) {
+	for _, c := range []struct {
+		answer answer
+		pause  time.Duration
+		want   result
+	}{
+		{answer{status: 200}, 0, well},
+		{answer{status: 302}, 0, well},
+		{answer{status: 404}, 0, well},
+		{answer{status: 410}, 0, well},
+		{answer{status: 429}, time.Second, asked},
+		{answer{status: 503}, time.Second, asked},
+		{answer{status: 401, hold: time.Minute}, 0, asked}, // a broker that does not know us
+		{answer{status: 429}, 0, crowded},
+		{answer{status: 503}, 0, failed},
+		{answer{status: 500}, time.Second, failed},
+		{answer{status: 502}, time.Second, failed},
+		{answer{status: 408}, time.Second, failed},
+		{answer{status: 425}, time.Second, failed},
+		{answer{err: io.EOF}, 0, failed},
+		{answer{err: os.ErrDeadlineExceeded}, 0, failed},
+	} {
+		if got := c.answer.shows(c.pause); got != c.want {
+			t.Errorf("HTTP %d, %v, with a pause of %s shows %d; want %d", c.answer.status, c.answer.err, c.pause, got, c.want)
+		}
+	}
+}

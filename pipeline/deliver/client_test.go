@@ -416,3 +416,34 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 		return len(c.dialer.open) == 0
 	})
 }
+
+// Looking for bytes that nobody asked for does not end a good connection, also with TLS, whose own records may arrive at
+// any time.
+func TestTLSConnectionsAreKept(t *testing.T) {
+	var opened atomic.Int32
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+	}))
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	block := &pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}
+	if err := os.WriteFile(ca, pem.EncodeToMemory(block), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	settings := httpKinds("https", s.Listener.Addr().String(), "/", "tls: {ca_file: "+ca+"}")["webhook"]
+	_, sink := openSink(t, "  - "+settings+"\n")
+	for range 50 {
+		if a := deliverOne(sink, lease(`{}`)); a.status != 200 {
+			t.Fatalf("answer = %+v; want 200", a)
+		}
+	}
+	if n := opened.Load(); n != 1 {
+		t.Errorf("50 messages, one after the other, went over %d connections; want 1", n)
+	}
+}
