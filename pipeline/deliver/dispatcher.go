@@ -292,8 +292,11 @@ func (d *Dispatcher) attempt(l *lane, lease *pipeline.Lease) pipeline.Result {
 	end := time.Now()
 	r := pipeline.Result{HTTPStatus: a.status, StartedAt: now, Latency: end.Sub(now), Begun: begun}
 	if a.err != nil && d.aborted.Load() {
-		r.Status, r.Error = pipeline.Failed, "interrupted: the process stopped before the answer came"
-		return r
+		return pipeline.Result{
+			Status: pipeline.Released,
+			Error:  "interrupted: the process stopped before the answer came",
+			Begun:  begun,
+		}
 	}
 	pause := min(a.pause(end), l.d.maxRetryAfter)
 	shown := a.shows(pause)
