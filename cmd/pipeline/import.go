@@ -30,6 +30,8 @@ func importCommand(ctx context.Context, args []string, env cli.Env) error {
 	fs.IntVar(&o.Batch, "batch", 500, "`events` in a request")
 	fs.IntVar(&o.Requests, "requests", 4, "`requests` in flight")
 	cli.Duration(fs, &o.RetryFor, "retry-for", 10*time.Minute, "how `long` to go on when the pipeline is full or away")
+	fs.BoolVar(&o.WithRules, "with-rules", false, "have event rules look at events however old they are; otherwise they "+
+		"pass by what is older than their max_age")
 	fs.BoolVar(&o.Restart, "restart", false, "begin at the first line, whatever was acknowledged before")
 	fs.StringVar(&o.Rejected, "rejected", "", "`file` for rejected events (default FILE.rejected.ndjson; none for "+
 		"standard input)")

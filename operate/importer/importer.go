@@ -11,11 +11,13 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/sourcegraph/conc/pool"
 
 	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/internal/duration"
 )
 
 // Options say what to send where.
@@ -28,6 +30,9 @@ type Options struct {
 	Batch, Requests int
 	// RetryFor is how long to go on when the pipeline is full or away.
 	RetryFor time.Duration
+	// WithRules has event rules look at events however old they are; otherwise they pass by what is older than their
+	// max_age.
+	WithRules bool
 	// Restart begins at the first line, whatever was acknowledged before.
 	Restart bool
 	// Rejected is the file for rejected events. Empty: FILE.rejected.ndjson, and none for standard input.
@@ -45,16 +50,32 @@ type Result struct {
 	Stored    int64 `json:"stored"`
 	Duplicate int64 `json:"duplicate"`
 	Rejected  int64 `json:"rejected"`
+	// Old counts events that happened more than RuleAge before they were sent.
+	Old int64 `json:"old"`
 	// AllRejected counts the runs before as well. They stand in RejectedFile, which is empty where none is kept.
 	AllRejected  int64         `json:"all_rejected"`
 	RejectedFile string        `json:"rejected_file,omitempty"`
+	WithRules    bool          `json:"with_rules"`
 	Took         time.Duration `json:"took_ns"`
 }
 
-// Print writes a line for people.
+// RuleAge is the age past which event rules pass an event by, unless they say otherwise: the default of their max_age.
+const RuleAge = 72 * time.Hour
+
+// Print writes a line for people, and another one where rules passed events by.
 func (r *Result) Print(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "import: %d lines in %s: %d stored, %d duplicate, %d rejected\n", r.Lines,
 		r.Took.Round(time.Millisecond), r.Stored, r.Duplicate, r.Rejected)
+	if err != nil || r.Old == 0 {
+		return err
+	}
+	if r.WithRules {
+		_, err = fmt.Fprintf(w, "import: %d events are older than %s, and event rules looked at them (--with-rules)\n",
+			r.Old, duration.Format(RuleAge))
+	} else {
+		_, err = fmt.Fprintf(w, "import: %d events are older than %s: event rules passed them by, unless their max_age is "+
+			"longer; --with-rules is for those who mean rules to look\n", r.Old, duration.Format(RuleAge))
+	}
 	return err
 }
 
@@ -91,6 +112,7 @@ func Run(ctx context.Context, o Options, env cli.Env) (*Result, error) {
 		Endpoint: o.Endpoint,
 		WriteKey: o.WriteKey,
 		RetryFor: o.RetryFor,
+		AnyAge:   o.WithRules,
 		Client: &http.Client{
 			Transport: &http.Transport{MaxIdleConnsPerHost: o.Requests, IdleConnTimeout: time.Minute},
 			Timeout:   time.Minute,
@@ -112,6 +134,8 @@ type run struct {
 	ledger   *ledger
 	sender   *Sender
 	progress *progress
+	// old counts the events older than RuleAge among those that were answered.
+	old atomic.Int64
 }
 
 func (im *run) send(ctx context.Context) error {
@@ -160,6 +184,7 @@ func (im *run) post(ctx context.Context, batches <-chan *Batch, window <-chan st
 		if err := im.sender.Send(ctx, b); err != nil {
 			return err
 		}
+		im.old.Add(b.old)
 		advanced, err := im.ledger.done(b)
 		if err != nil {
 			return err
@@ -180,6 +205,8 @@ func (im *run) result(before checkpoint, start time.Time) *Result {
 		Stored:       p.Stored - before.Stored,
 		Duplicate:    p.Duplicate - before.Duplicate,
 		Rejected:     p.Rejected - before.Rejected,
+		Old:          im.old.Load(),
+		WithRules:    im.o.WithRules,
 		AllRejected:  p.Rejected,
 		RejectedFile: im.ledger.rejectedFile,
 		Took:         time.Since(start),

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -29,6 +30,7 @@ type fakeDoor struct {
 	stored   map[string]string // event_id -> line
 	repeats  int
 	keys     map[string]bool
+	prefer   string // of the last request
 }
 
 func startDoor(t *testing.T) *fakeDoor {
@@ -42,6 +44,7 @@ func startDoor(t *testing.T) *fakeDoor {
 		defer d.mu.Unlock()
 		d.requests++
 		d.keys[r.Header.Get("Authorization")] = true
+		d.prefer = r.Header.Get("Prefer")
 		if r.URL.Path != "/v1/events" || r.Header.Get("Content-Type") != "application/x-ndjson" {
 			w.WriteHeader(415)
 			return
@@ -332,5 +335,38 @@ func TestStandardInput(t *testing.T) {
 	}
 	if d.repeats != 20 {
 		t.Errorf("the same input again: %d repeats, want 20", d.repeats)
+	}
+}
+
+// The result counts the events that rules pass by for their age, and who means them to look says so to the pipeline.
+func TestOldEventsAreCounted(t *testing.T) {
+	d := startDoor(t)
+	var prefer []string
+	line := func(id string, ago time.Duration) string {
+		return fmt.Sprintf(`{"event_id":%q,"event_name":"e","occurred_at":%q}`+"\n", id,
+			time.Now().Add(-ago).UTC().Format(time.RFC3339))
+	}
+	file := writeFile(t, line("new", time.Minute)+line("old", 80*time.Hour)+line("older",
+		9000*time.Hour)+`{"event_name":"untimed"}`+"\n")
+	for _, with := range []bool{false, true} {
+		r := runImport(t.Context(), d, file, "", func(o *Options) { o.WithRules, o.Restart = with, true })
+		if r.err != nil || r.Old != 2 || r.WithRules != with {
+			t.Errorf("with rules %v: %v, %+v; want 2 old events", with, r.err, r.Result)
+		}
+		var out strings.Builder
+		if err := r.Print(&out); err != nil {
+			t.Fatal(err)
+		}
+		want := "2 events are older than 3d: event rules passed them by"
+		if with {
+			want = "2 events are older than 3d, and event rules looked at them"
+		}
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in %s", want, out.String())
+		}
+		prefer = append(prefer, d.prefer)
+	}
+	if !slices.Equal(prefer, []string{"", "any-age"}) {
+		t.Errorf("the pipeline was told %q, want any-age with the rules alone", prefer)
 	}
 }

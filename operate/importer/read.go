@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -87,6 +88,9 @@ func (r *lineReader) next() (*Batch, error) {
 			event := r.withID(line)
 			b.events = append(b.events, event)
 			b.lines = append(b.lines, r.line)
+			if isOld(event) {
+				b.old++
+			}
 			size += len(event) + 1
 		}
 	}
@@ -95,6 +99,12 @@ func (r *lineReader) next() (*Batch, error) {
 		return nil, io.EOF
 	}
 	return b, nil
+}
+
+// isOld reports whether event rules pass an event by. Without a time of its own it is of now.
+func isOld(event []byte) bool {
+	at, err := time.Parse(time.RFC3339, gjson.GetBytes(event, "occurred_at").String())
+	return err == nil && time.Since(at) > RuleAge
 }
 
 // byteOrderMark begins a file as some editors and exports write it, and a line inside one that was made of several.

@@ -22,7 +22,9 @@ type Sender struct {
 	Endpoint, WriteKey string
 	// RetryFor is how long to go on when the pipeline is full or away.
 	RetryFor time.Duration
-	Client   *http.Client
+	// AnyAge has event rules look at events however old they are.
+	AnyAge bool
+	Client *http.Client
 	// Notice is told why nothing moves.
 	Notice func(text string)
 }
@@ -33,6 +35,8 @@ type Batch struct {
 	// events are what is posted, one JSON object each; lines are their numbers in the input.
 	events [][]byte
 	lines  []int64
+	// old counts those that are older than RuleAge.
+	old int64
 	// end is where the input stands after the batch, and lastLine its number.
 	end      int64
 	lastLine int64
@@ -166,6 +170,9 @@ func (s *Sender) try(ctx context.Context, body []byte) (status int, retryAfter t
 		return 0, 0, nil, err
 	}
 	req.Header.Set("Content-Type", "application/x-ndjson")
+	if s.AnyAge {
+		req.Header.Set("Prefer", "any-age")
+	}
 	if s.WriteKey != "" {
 		req.Header.Set("Authorization", "Bearer "+s.WriteKey)
 	}
