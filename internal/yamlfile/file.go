@@ -4,8 +4,8 @@
 // YAML, unknown keys (with the known one that was probably meant), duplicate keys, missing keys, values of another kind
 // or out of range. What a value means is the caller's business; faults that the caller finds are reported the same way.
 //
-// No file can take the process down: its size is bounded before it is read, and aliases that contain themselves, or that
-// stand for more than a million values together, are faults. So whoever walks a File's values comes to an end.
+// No file can take the process down: its size is bounded before it is read, and aliases that contain themselves, or
+// that stand for more than a million values together, are faults. So whoever walks a File's values comes to an end.
 //
 // A File and its Sections are for one goroutine. Nothing is kept open.
 package yamlfile

@@ -116,7 +116,8 @@ func TestNamedTestsExist(t *testing.T) {
 	for _, names := range functions {
 		all = append(all, names...)
 	}
-	command := regexp.MustCompile(`(?:cd (\S+) && )?go test ((?:\./\S+ |\. )*)[^` + "`" + `\n]*?-(?:bench|run) '?([A-Z]\w*|\.)`)
+	command := regexp.MustCompile(`(?:cd (\S+) && )?go test ((?:\./\S+ |\. )*)[^` + "`" +
+		`\n]*?-(?:bench|run) '?([A-Z]\w*|\.)`)
 	measured := 0
 	for _, page := range pages(t) {
 		text := read(t, page)
