@@ -140,7 +140,7 @@ func TestOtherWriters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const processSQL = `insert into processes (process_id, writes, started_at, seen_at, ended_at)
+	const processSQL = `insert into sluice_processes (process_id, writes, started_at, seen_at, ended_at)
 		values (gen_random_uuid(), `
 	var b Handler
 	if err := b.Begin(t.Context(), prometheus.NewRegistry(), pool, map[string]int32{"default": 1}, true); err != nil {

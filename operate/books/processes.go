@@ -11,7 +11,7 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-// process is this process's row in the table processes, by which others know that it writes.
+// process is this process's row in the table sluice_processes, by which others know that it writes.
 type process struct {
 	id   pipeline.UUID
 	pool *pgxpool.Pool
@@ -22,8 +22,8 @@ const seenEvery = 5 * time.Second
 
 // registerSQL forgets processes of a week ago as well: no books go back that far that were opened before.
 const registerSQL = `
-with gone as (delete from processes where seen_at < now() - interval '7 days')
-insert into processes (process_id, writes) values ($1, $2)`
+with gone as (delete from sluice_processes where seen_at < now() - interval '7 days')
+insert into sluice_processes (process_id, writes) values ($1, $2)`
 
 func register(ctx context.Context, pool *pgxpool.Pool, writes bool) (*process, error) {
 	p := &process{id: pipeline.NewUUIDv4(), pool: pool}
@@ -33,9 +33,9 @@ func register(ctx context.Context, pool *pgxpool.Pool, writes bool) (*process, e
 	return p, nil
 }
 
-const seenSQL = `update processes set seen_at = now() where process_id = $1`
+const seenSQL = `update sluice_processes set seen_at = now() where process_id = $1`
 
-const endedSQL = `update processes set seen_at = now(), ended_at = now() where process_id = $1`
+const endedSQL = `update sluice_processes set seen_at = now(), ended_at = now() where process_id = $1`
 
 // Run tells other processes that this one runs, until ctx ends, and then that it has ended. A failure is logged and
 // tried again: while the database is away nobody writes.
@@ -65,8 +65,8 @@ func (h *Handler) Run(ctx context.Context, log *slog.Logger) error {
 // moment before. The moment is for a process that was killed between two times of saying so, and wrote to the end.
 const othersSQL = `
 select count(*)
-from processes o
-join processes self on self.process_id = $1
+from sluice_processes o
+join sluice_processes self on self.process_id = $1
 where o.process_id <> self.process_id and o.writes
     and coalesce(o.ended_at, o.seen_at + interval '15 seconds') >= self.started_at`
 

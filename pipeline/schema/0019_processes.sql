@@ -1,7 +1,7 @@
 -- oldest program: 15
 -- Who writes to this database: the books of one process compare what it counted with what the tables hold only where
 -- nobody else has written since it started.
-create table processes (
+create table sluice_processes (
     process_id uuid primary key,
     -- Whether it stores events or decides; a process that only delivers or cleans up does not.
     writes     boolean not null,
