@@ -233,9 +233,10 @@ func (p *parts) stages(door net.Listener) []stage {
 		all = append(all, stage{"sweep", p.sweeper.Run})
 	}
 	if p.engine != nil && p.cfg.evaluate.Rules != "" {
-		all = append(all, stage{"rules", p.watchRules}, stage{"rule report", func(ctx context.Context) error {
-			return p.engine.Report(ctx, p.rulesDB)
-		}})
+		all = append(all, stage{"rules", p.watchRules})
+	}
+	if p.engine != nil { // also without rules: others may have some in force
+		all = append(all, stage{"rule report", func(ctx context.Context) error { return p.engine.Report(ctx, p.rulesDB) }})
 	}
 	var wake func()
 	if p.dispatcher != nil {

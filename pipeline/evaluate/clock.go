@@ -83,8 +83,10 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 	}
-	try("seed", s.seed(ctx, set))
-	for _, r := range set.Absences() {
+	try("seed", s.engine.markGaps(ctx, s.db))
+	current, err := s.seed(ctx, set)
+	try("seed", err)
+	for _, r := range current {
 		try("absence", s.absence(ctx, set, r))
 	}
 	try("digest", s.digests(ctx, set))

@@ -76,6 +76,14 @@ type Engine struct {
 
 	tallyMu sync.Mutex
 	tallies map[string]*tally
+
+	// stores: batches are decided here, so events are stored by this process.
+	stores atomic.Bool
+	// changed tells that the rules changed; see leave.
+	changed chan struct{}
+	gapMu   sync.Mutex
+	// left is since when rules are away that this process had in force, by the names of their timers and metrics.
+	left map[string]time.Time
 }
 
 // New makes an engine without rules. onDecided, which may be nil, is called after each COMMIT with the number of
@@ -90,12 +98,13 @@ func New(cfg Config, metrics *Metrics, log *slog.Logger, onDecided func(messages
 	if onDecided == nil {
 		onDecided = func(int) {}
 	}
-	return &Engine{cfg: cfg, metrics: metrics, log: log, onDecided: onDecided, tallies: map[string]*tally{}}, nil
+	return &Engine{cfg: cfg, metrics: metrics, log: log, onDecided: onDecided, tallies: map[string]*tally{},
+		changed: make(chan struct{}, 1), left: map[string]time.Time{}}, nil
 }
 
 // Use puts a set of rules into force. A batch sees the set that was in force when Decide began.
 func (e *Engine) Use(set *rules.Set) {
-	e.set.Store(set)
+	e.leave(e.set.Swap(set), set)
 	e.metrics.inForce(set)
 }
 
@@ -110,6 +119,9 @@ func (e *Engine) inForce() *rules.Set {
 // Decide evaluates the rules on a batch. It keeps the slice until the plan is committed or dropped, and changes
 // nothing. Nil: no rule listens to any of the events.
 func (e *Engine) Decide(events []pipeline.Event) *Plan {
+	if !e.stores.Load() {
+		e.stores.Store(true)
+	}
 	set := e.set.Load()
 	if set == nil {
 		return nil

@@ -80,6 +80,9 @@ func (s *Sweeper) noteRates(ctx context.Context, rates []*rules.Rule) (judged []
 func (s *Sweeper) Fill(ctx context.Context) error {
 	set := s.engine.inForce()
 	rates := set.Rates()
+	if err := s.engine.markGaps(ctx, s.db); err != nil {
+		return err
+	}
 	if _, err := s.noteRates(ctx, rates); err != nil {
 		return err
 	}

@@ -16,8 +16,13 @@ import (
 // claimSeedSQL selects the rules whose timers have to be made from the stored events: those that no node had in force
 // for a while, and, once, those seeded a while ago, for the batches that were under way then. The row is locked until
 // the seed commits, so that one node does it.
+//
+// What was stored while the rule was in force everywhere is known. So only what arrived since is read again: $2 earlier,
+// for batches that were under way.
 const claimSeedSQL = `
-select true from absence_seeds where timer = $1
+select case when seeds > 0 then
+	case when seen_at <= now() - $2::interval then seen_at else seeded_at - 2 * $2::interval end - $2::interval end
+from absence_seeds where timer = $1
 	and (seen_at <= now() - $2::interval or seeds = 0 or seeds = 1 and seeded_at <= now() - $2::interval)
 for update skip locked`
 
@@ -44,21 +49,23 @@ const lookbackSQL = `select now() - $1::float8 * interval '1 second'`
 const storedSQL = `
 declare seed no scroll cursor for
 select ` + pipeline.EventColumns + `
-from events where occurred_at > $1::timestamptz and ($2::text[] is null or event_name = any($2))`
+from events where occurred_at > $1::timestamptz and ($2::text[] is null or event_name = any($2))
+	and ($3::timestamptz is null or received_at > $3)`
 
 // seed makes the timers of rules that came into force, from the events of their lookback. A maximum may be taken twice,
-// so what ingest does meanwhile does not matter.
-func (s *Sweeper) seed(ctx context.Context, set *rules.Set) error {
+// so what ingest does meanwhile does not matter. It returns the rules whose timers know everything that was stored; the
+// others must not fire.
+func (s *Sweeper) seed(ctx context.Context, set *rules.Set) (current []*rules.Rule, err error) {
 	absences := set.Absences()
 	if len(absences) == 0 {
-		return nil
+		return nil, nil
 	}
 	timers := make([]string, len(absences))
 	for i, r := range absences {
 		timers[i] = r.Absence.Timer
 	}
 	var unseeded []string
-	err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) (func(), error) {
+	err = s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) (func(), error) {
 		rows, err := tx.Query(ctx,
 			`select t from unnest($1::text[]) t where not exists (select from absence_seeds s where s.timer = t)`, timers)
 		if err != nil {
@@ -81,39 +88,46 @@ func (s *Sweeper) seed(ctx context.Context, set *rules.Set) error {
 		return nil, err
 	})
 	if err != nil {
-		return fmt.Errorf("evaluate: look for rules that came into force: %w", err)
+		return nil, fmt.Errorf("evaluate: look for rules that came into force: %w", err)
 	}
 	var errs []error
 	for _, r := range absences {
+		seeded := true
 		if slices.Contains(unseeded, r.Absence.Timer) {
-			errs = append(errs, s.seedOne(ctx, set, r))
+			seeded, err = s.seedOne(ctx, set, r)
+			errs = append(errs, err)
+		}
+		if seeded {
+			current = append(current, r)
 		}
 	}
-	return errors.Join(errs...)
+	return current, errors.Join(errs...)
 }
 
 // seedTimeout bounds the reading of a whole lookback.
 const seedTimeout = 30 * time.Minute
 
-func (s *Sweeper) seedOne(ctx context.Context, set *rules.Set, r *rules.Rule) error {
+// seedOne makes the timers of one rule, and reports whether it did: another node may be at it.
+func (s *Sweeper) seedOne(ctx context.Context, set *rules.Set, r *rules.Rule) (seeded bool, err error) {
 	a := r.Absence
 	ctx, cancel := context.WithTimeout(ctx, seedTimeout)
 	defer cancel()
 	read := 0
-	err := pgx.BeginTxFunc(ctx, s.db, readCommitted, func(tx pgx.Tx) error {
-		var mine bool
-		err := tx.QueryRow(ctx, claimSeedSQL, a.Timer, s.reseedAfter).Scan(&mine)
+	err = pgx.BeginTxFunc(ctx, s.db, readCommitted, func(tx pgx.Tx) error {
+		var since *time.Time
+		err := tx.QueryRow(ctx, claimSeedSQL, a.Timer, s.reseedAfter).Scan(&since)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return nil // another node does it
+			return nil
 		}
 		if err != nil {
 			return err
 		}
+		seeded = true
 		var from time.Time
 		if err := tx.QueryRow(ctx, lookbackSQL, a.Lookback.Seconds()).Scan(&from); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, storedSQL, pgx.QueryExecModeSimpleProtocol, from, a.Names); err != nil {
+		if _, err := tx.Exec(ctx, storedSQL, pgx.QueryExecModeSimpleProtocol, from, a.Names, since); err != nil {
 			return err
 		}
 		for {
@@ -140,12 +154,14 @@ func (s *Sweeper) seedOne(ctx context.Context, set *rules.Set, r *rules.Rule) er
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("evaluate: seed timers of rule %s: %w", r.Name, err)
+		return false, fmt.Errorf("evaluate: seed timers of rule %s: %w", r.Name, err)
+	}
+	if !seeded {
+		return false, nil
 	}
 	s.metrics.seeded.WithLabelValues(r.Name).Add(float64(read))
-	s.engine.log.Info("an absence rule came into force; its timers are made from the stored events", "rule", r.Name,
-		"events", read)
-	return nil
+	s.engine.log.Info("absence rule activated; its timers know the stored events", "rule", r.Name, "events", read)
+	return true, nil
 }
 
 // fetchStored reads the next part of the cursor.

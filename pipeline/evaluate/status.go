@@ -34,7 +34,7 @@ func (e *Engine) tally(of *rules.Rule, add func(*tally)) {
 	add(t)
 }
 
-// Report writes how the rules fare into rule_status and rule_hours, every few seconds until ctx ends, and then once
+// Report marks gaps, see markGaps, and writes how the rules fare into rule_status and rule_hours, every few seconds until ctx ends, and then once
 // more. A failure is logged; what could not be written is tried again.
 func (e *Engine) Report(ctx context.Context, db *pgxpool.Pool) error {
 	tick := time.NewTicker(reportEvery)
@@ -44,9 +44,13 @@ func (e *Engine) Report(ctx context.Context, db *pgxpool.Pool) error {
 		select {
 		case <-ctx.Done():
 			last = true
+		case <-e.changed:
 		case <-tick.C:
 		}
 		writeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		if err := e.markGaps(writeCtx, db); err != nil {
+			e.log.Warn("what is stored without some rules is not marked; it is tried again", "error", err)
+		}
 		if err := e.report(writeCtx, db); err != nil {
 			e.log.Warn("rule_status is not up to date", "error", err)
 		}
