@@ -436,3 +436,33 @@ func TestSweepIsReadCommittedWhateverTheRoleSets(t *testing.T) {
 	w.tick()
 	w.want(`select isolation from seen`, "read committed")
 }
+
+// TestADigestWaitsForItsRule: a process that does not know the rule, or has no rules at all, leaves a due digest alone.
+func TestADigestWaitsForItsRule(t *testing.T) {
+	t.Parallel()
+	told := "  - id: ev\n    on: x\n    subject: event.session_id\n    cooldown: 10m\n    send_to: crm\n    digest: " +
+		"{after: 1h}\n"
+	w := newWorld(t, told)
+	for range 49 {
+		w.ingest(w.event("x", "s", 0))
+	}
+	w.advance(2 * time.Hour)
+	for name, text := range map[string]string{"other rules": cart(), "off": told + "    state: off\n", "shadow": told +
+		"    state: shadow\n"} {
+		w.use(text)
+		w.tick()
+		if got := w.texts(
+			`select suppressed || ' ' || (digest_due_at is not null) from rule_subjects
+				where rule_id = 't/ev'`); got[0] != "48 true" {
+			t.Fatalf("with %s: %v are held back; want 48, still to be told", name, got)
+		}
+	}
+	none := engine(t, &rules.Set{})
+	if err := NewSweeper(none, w.db, NewSweepMetrics(prometheus.NewRegistry())).Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.restart(told)
+	w.tick()
+	w.want(`select payload ->> 'count' from outbox where dedupe_key like 'digest%'`, "48")
+	w.want(`select suppressed || ' ' || (digest_due_at is not null) from rule_subjects`, "0 false")
+}

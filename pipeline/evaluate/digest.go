@@ -9,11 +9,12 @@ import (
 	"sluice.example/sluice/pipeline/rules"
 )
 
-// heldSQL takes the subjects whose digest is due and starts their count anew.
+// heldSQL takes the subjects of rules in force whose digest is due, and starts their count anew. What belongs to other
+// rules is left alone: they may be in force in another process, or come back.
 const heldSQL = `
 with due as materialized (
 	select tenant_id, rule_id, subject, suppressed, suppressed_since from rule_subjects
-	where digest_due_at <= now() order by digest_due_at limit $1 for update skip locked),
+	where digest_due_at <= now() and rule_id = any($2) order by digest_due_at limit $1 for update skip locked),
 reset as (
 	update rule_subjects s set suppressed = 0, suppressed_since = null, digest_due_at = null from due d
 	where s.tenant_id = d.tenant_id and s.rule_id = d.rule_id and s.subject = d.subject)
@@ -21,8 +22,12 @@ select tenant_id, rule_id, subject, suppressed, suppressed_since from due`
 
 // digests reports what cooldown and cap held back.
 func (s *Sweeper) digests(ctx context.Context, set *rules.Set) error {
+	states := set.States()
+	if len(states) == 0 {
+		return nil
+	}
 	err := s.untilFew(ctx, func(ctx context.Context, tx pgx.Tx) (int, func(), error) {
-		rows, err := tx.Query(ctx, heldSQL, s.sweepBatch)
+		rows, err := tx.Query(ctx, heldSQL, s.sweepBatch, states)
 		if err != nil {
 			return 0, nil, err
 		}

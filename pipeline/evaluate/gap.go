@@ -12,10 +12,10 @@ import (
 	"sluice.example/sluice/pipeline/rules"
 )
 
-// A process that stores events without a rule that others have in force, or that it had itself a moment ago, leaves a gap
-// in what the rule's timers and counts know. It marks the gap, by moving back the moment when the rule was last seen
-// everywhere; whoever has the rule in force then reads what was stored since, before anything of that rule fires. However
-// short the gap was, nothing in it is missed.
+// A process that stores events without a rule that others have in force, or that it had itself a moment ago, leaves a
+// gap in what the rule's timers and counts know. It marks the gap, by moving back the moment when the rule was last
+// seen everywhere; whoever has the rule in force then reads what was stored since, before anything of that rule fires.
+// However short the gap was, nothing in it is missed.
 
 // leave remembers which rules have just left this process.
 func (e *Engine) leave(old, set *rules.Set) {
@@ -49,8 +49,8 @@ func stateNames(set *rules.Set) (timers, metrics []string) {
 	return timers, metrics
 }
 
-// $1 are the timers or metrics that left this process, and $2 for how many seconds they have been away. What others have
-// in force, and not this process with its $3, is marked at most once in $4, since events are read again each time.
+// $1 are the timers or metrics that left this process, and $2 for how many seconds they have been away. What others
+// have in force, and not this process with its $3, is marked at most once in $4, since events are read again each time.
 const (
 	markTimersSQL = `
 with away as (select * from unnest($1::text[], $2::float8[]) u(name, seconds))

@@ -9,12 +9,13 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-// TestAShortGapMissesNothing: a rule is away for seconds, by each of the ways in which that happens. A cart of that time
-// is told of, and a buyer of that time is not.
+// TestAShortGapMissesNothing: a rule is away for seconds, by each of the ways in which that happens. A cart of that
+// time is told of, and a buyer of that time is not.
 func TestAShortGapMissesNothing(t *testing.T) {
 	t.Parallel()
 	for name, without := range map[string]string{
-		"taken out": "  - {id: other, on: x, send_to: crm}\n", "off": cart("state: off"), "edited and back": cart("anchor: first"),
+		"taken out": "  - {id: other, on: x, send_to: crm}\n", "off": cart("state: off"),
+		"edited and back": cart("anchor: first"),
 	} {
 		for _, anchor := range []string{"last", "idle"} {
 			t.Run(name+" "+anchor, func(t *testing.T) {

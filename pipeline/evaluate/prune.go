@@ -182,7 +182,8 @@ type subjectKey struct {
 }
 
 // pruneSubjectsSQL looks at one page of subjects, in the order of the primary key. A subject without a row is granted
-// what one is granted whose cooldown and cap are over; one of whom something is held back waits for its digest.
+// what one is granted whose cooldown and cap are over; one of whom something is held back waits for its digest,
+// also while no process has its rule, up to $6 seconds.
 const pruneSubjectsSQL = `
 with page as materialized (
     select tenant_id, rule_id, subject from rule_subjects where (tenant_id, rule_id, subject) > ($3, $4, $5)
@@ -190,7 +191,8 @@ with page as materialized (
 ), gone as (
     delete from rule_subjects where ctid = any (array(
         select s.ctid from rule_subjects s join page using (tenant_id, rule_id, subject)
-        where s.suppressed = 0 and s.digest_due_at is null
+        where (s.suppressed = 0 and s.digest_due_at is null or $6 > 0
+	and s.decided_at < now() - make_interval(secs => $6))
             and greatest(s.decided_at, s.recent[1])
 				< now() - make_interval(secs => $1 + greatest(s.cooldown_seconds, s.cap_seconds))
         for update of s skip locked))
@@ -207,7 +209,8 @@ func (p *Pruner) subjects(ctx context.Context, tx pgx.Tx, rows int) (gone int64,
 	var next subjectKey
 	var seen int
 	from := p.subject
-	err = tx.QueryRow(ctx, pruneSubjectsSQL, p.keepSubjects.Seconds(), rows, from.tenant, from.rule, from.subject).
+	err = tx.QueryRow(ctx, pruneSubjectsSQL, p.keepSubjects.Seconds(), rows, from.tenant, from.rule, from.subject,
+		p.ruleState.Seconds()).
 		Scan(&next.tenant, &next.rule, &next.subject, &seen, &gone)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return 0, false, err

@@ -17,8 +17,8 @@ import (
 // for a while, and, once, those seeded a while ago, for the batches that were under way then. The row is locked until
 // the seed commits, so that one node does it.
 //
-// What was stored while the rule was in force everywhere is known. So only what arrived since is read again: $2 earlier,
-// for batches that were under way.
+// What was stored while the rule was in force everywhere is known. So only what arrived since is read again: $2
+// earlier, for batches that were under way.
 const claimSeedSQL = `
 select case when seeds > 0 then
 	case when seen_at <= now() - $2::interval then seen_at else seeded_at - 2 * $2::interval end - $2::interval end

@@ -34,8 +34,8 @@ func (e *Engine) tally(of *rules.Rule, add func(*tally)) {
 	add(t)
 }
 
-// Report marks gaps, see markGaps, and writes how the rules fare into rule_status and rule_hours, every few seconds until ctx ends, and then once
-// more. A failure is logged; what could not be written is tried again.
+// Report marks gaps, see markGaps, and writes how the rules fare into rule_status and rule_hours, every few seconds
+// until ctx ends, and then once more. A failure is logged; what could not be written is tried again.
 func (e *Engine) Report(ctx context.Context, db *pgxpool.Pool) error {
 	tick := time.NewTicker(reportEvery)
 	defer tick.Stop()

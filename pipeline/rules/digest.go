@@ -18,8 +18,8 @@ type Held struct {
 	Since   time.Time
 }
 
-// Digest makes one match for each subject whose held back decisions are due to be told. What belongs to no rule of the
-// set, or to one that has no digest any more, is dropped.
+// Digest makes one match for each subject whose held back decisions are due to be told. What belongs to a rule of the
+// set that has no digest any more is dropped.
 func (s *Set) Digest(held []Held) *Findings {
 	f := &Findings{set: s}
 	for _, h := range held {

@@ -8,6 +8,8 @@
 package rules
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"sluice.example/sluice/internal/yamlfile"
@@ -120,8 +122,8 @@ func (s *Set) Absences() []*Rule { return s.absences }
 // Rates are the rate rules in force; those that keep others from firing come first.
 func (s *Set) Rates() []*Rule { return s.rates }
 
-// ByState returns the rule in force whose state is kept under a name; nil where there is none.
-func (s *Set) ByState(state string) *Rule { return s.byState[state] }
+// States are the names under which the state of the rules in force is kept, sorted.
+func (s *Set) States() []string { return slices.Sorted(maps.Keys(s.byState)) }
 
 // Warnings are what is not wrong but probably not meant.
 func (s *Set) Warnings() yamlfile.Faults { return s.warnings }
