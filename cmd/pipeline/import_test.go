@@ -1,11 +1,15 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
+
+	"sluice.example/sluice/internal/pgtest"
 )
 
 // The command finds the pipeline, the key and the file; what was rejected shows in the exit status.
@@ -36,6 +40,43 @@ func TestImportCommand(t *testing.T) {
 		{"-", "--progress-every", "0"}} {
 		if status, _, errOut := runCommand(t, nil, append([]string{"import"}, args...)...); status != 2 {
 			t.Errorf("import %q: status %d (%s), want 2", args, status, errOut)
+		}
+	}
+}
+
+// An import of history makes no messages of what is too old for event rules, unless somebody means it.
+func TestImportPassesRulesBy(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	node := startNode(t, url, append(writeRules(t, "http://127.0.0.1:1", "[1h]"), "--ingest.max-age", "400d")...)
+	conn := connect(t, url)
+	history := func(name string) string {
+		var lines strings.Builder
+		for i := range 23 {
+			ago := time.Duration(4+i) * 24 * time.Hour
+			if i < 3 {
+				ago = 30 * time.Minute
+			}
+			lines.WriteString(testEvent(fmt.Sprintf("%s-%d", name, i), time.Now().Add(-ago)) + "\n")
+		}
+		return writeFile(t, name+".ndjson", lines.String())
+	}
+	for _, c := range []struct {
+		name string
+		args []string
+		want int64
+		said string
+	}{
+		{"plain", nil, 3, "20 events are older than 3d: event rules passed them by"},
+		{"meant", []string{"--with-rules"}, 3 + 23, "20 events are older than 3d, and event rules looked at them"},
+	} {
+		args := append([]string{"import", history(c.name), "--to", node.URL}, c.args...)
+		status, out, errOut := runCommand(t, nil, args...)
+		if status != 0 || !strings.Contains(out, "23 stored") || !strings.Contains(out, c.said) {
+			t.Errorf("%s: status %d\n%s%s", c.name, status, out, errOut)
+		}
+		if got := query1(t, conn, `select count(*) from outbox where rule_id = 'shop/welcome'`); got != c.want {
+			t.Errorf("%s: %d welcomes, want %d", c.name, got, c.want)
 		}
 	}
 }

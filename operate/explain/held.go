@@ -27,6 +27,9 @@ func (x *Explainer) held(ctx context.Context, e pipeline.Event, l rules.Look) (*
 	if err := x.Conn.QueryRow(ctx, madeSQL, first, x.Tenant, l.Rule, e.ID).Scan(&made); err != nil || made {
 		return nil, err
 	}
+	if l.MaxAge > 0 {
+		return &Held{Reason: Old, Limit: l.MaxAge}, nil
+	}
 	limited := l.Cooldown > 0 || l.CapMax > 0
 	if keyed := l.Ledger != (pipeline.UUID{}); keyed {
 		var remembered bool

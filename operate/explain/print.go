@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/internal/duration"
 )
 
 // Print writes the story for people.
@@ -137,6 +138,8 @@ func (p *printer) held(h *Held) {
 			"or its message was pruned")
 	case h.Reason == Duplicate:
 		p.say("    suppressed as a duplicate: the key was used at %s by message %d", stamp(*h.At), h.By)
+	case h.Reason == Old:
+		p.say("    passed by: it happened longer before it arrived than the rule's max_age, %s", duration.Format(h.Limit))
 	case h.Reason == Pruned:
 		p.say("    the key is remembered, but its message was pruned")
 	case h.Reason == Cooldown:

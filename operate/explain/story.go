@@ -93,6 +93,8 @@ const (
 	// Cooldown and Cap: the subject had been granted a message, at At, or as many as the cap allows.
 	Cooldown = "cooldown"
 	Cap      = "cap"
+	// Old: the event is older than the rule's max_age, Limit, and was not sent as one that counts at any age.
+	Old = "too-old"
 	// Pruned: the key is remembered, but its message was pruned.
 	Pruned = "pruned"
 	// Limited: held back by cooldown or cap, or pruned; what was granted then is not known any more.

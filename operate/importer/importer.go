@@ -18,6 +18,7 @@ import (
 
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/duration"
+	"sluice.example/sluice/pipeline/rules"
 )
 
 // Options say what to send where.
@@ -60,7 +61,7 @@ type Result struct {
 }
 
 // RuleAge is the age past which event rules pass an event by, unless they say otherwise: the default of their max_age.
-const RuleAge = 72 * time.Hour
+const RuleAge = rules.DefaultMaxAge
 
 // Print writes a line for people, and another one where rules passed events by.
 func (r *Result) Print(w io.Writer) error {

@@ -91,6 +91,9 @@ func (r *recorder) reset() {
 // record makes decisions out of findings, moves timers and adds up counts.
 func (r *recorder) record(ctx context.Context, tx pgx.Tx, found *rules.Findings) error {
 	r.outcome.failures = append(r.outcome.failures, found.Failures...)
+	for _, p := range found.Passed {
+		r.outcome.suppressed[suppression{ruleOf{p.Tenant, p.Rule}, rules.TooOld}]++
+	}
 	return r.write(ctx, tx, work{found.Matches, found.Marks, found.Counts})
 }
 

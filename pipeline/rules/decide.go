@@ -18,6 +18,8 @@ type Findings struct {
 	Marks    []Mark
 	Counts   []Count
 	Failures []Failure
+	// Passed are matches about events that are too old for their rule.
+	Passed []Passed
 
 	set    *Set
 	events []pipeline.Event
@@ -50,6 +52,13 @@ type Match struct {
 	Recheck *Recheck
 }
 
+// Passed is a match about an event that is older than its rule's MaxAge, so that nothing comes of it.
+type Passed struct {
+	Rule   *Rule
+	Tenant int32
+	Batch  int
+}
+
 // Limited reports whether cooldown or cap have a say.
 func (m *Match) Limited() bool { return !m.Unlimited && m.Rule.Limits.Any() }
 
@@ -58,6 +67,7 @@ const (
 	Duplicate = "duplicate"
 	Cooldown  = "cooldown"
 	Cap       = "cap"
+	TooOld    = "too-old" // the event happened longer before it arrived than the rule's max_age
 )
 
 // Failure is a rule that could not decide about an event.
@@ -170,6 +180,10 @@ func (f *Findings) one(i int, l listener) {
 
 func (f *Findings) match(i int, r *Rule) {
 	ev := &f.events[i]
+	if r.MaxAge > 0 && !ev.AnyAge && ev.ReceivedAt.Sub(ev.OccurredAt) > r.MaxAge {
+		f.Passed = append(f.Passed, Passed{r, ev.Tenant, i})
+		return
+	}
 	m := Match{Rule: r, Tenant: ev.Tenant, Batch: i, Event: ev.ID, OccurredAt: ev.OccurredAt, Once: r.dedupeKey == nil}
 	if r.dedupeKey == nil {
 		m.Key = "event " + ev.ID.String() // each event once
@@ -251,6 +265,11 @@ func (f *Findings) Stored(stored []bool) *Findings {
 	for _, c := range f.Counts {
 		if stored[c.Batch] {
 			out.Counts = append(out.Counts, c)
+		}
+	}
+	for _, p := range f.Passed {
+		if stored[p.Batch] {
+			out.Passed = append(out.Passed, p)
 		}
 	}
 	for _, failure := range f.Failures {

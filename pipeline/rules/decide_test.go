@@ -227,3 +227,46 @@ func TestHashChangesWithContentOnly(t *testing.T) {
 		t.Error("hash did not change with the match")
 	}
 }
+
+// An event rule decides about what happened within its max_age before it arrived, 72h without one, unless the sender
+// means any age.
+func TestHistoryIsPassedBy(t *testing.T) {
+	const text = `version: 1
+ruleset: t
+rules:
+  - {id: usual, owner: me, response: r.md, on: x, send_to: crm}
+  - {id: short, owner: me, response: r.md, on: x, send_to: crm, max_age: 1h}
+  - {id: unlimited, owner: me, response: r.md, on: x, send_to: crm, max_age: none}
+`
+	set := load(t, text)
+	for _, c := range []struct {
+		ago          time.Duration
+		anyAge       bool
+		decide, pass string
+	}{
+		{30 * time.Minute, false, "t/usual t/short t/unlimited", ""},
+		{71 * time.Hour, false, "t/usual t/unlimited", "t/short"},
+		{73 * time.Hour, false, "t/unlimited", "t/usual t/short"},
+		{400 * 24 * time.Hour, true, "t/usual t/short t/unlimited", ""},
+	} {
+		ev := event("x", "u", "")
+		ev.OccurredAt, ev.AnyAge = ev.ReceivedAt.Add(-c.ago), c.anyAge
+		found := set.Decide([]pipeline.Event{ev}).Stored([]bool{true})
+		var decided, passed []string
+		for _, m := range found.Matches {
+			decided = append(decided, m.Rule.Name)
+		}
+		for _, p := range found.Passed {
+			passed = append(passed, p.Rule.Name)
+		}
+		if got := strings.Join(decided, " "); got != c.decide {
+			t.Errorf("%s ago, any age %v: decided by %q, want %q", c.ago, c.anyAge, got, c.decide)
+		}
+		if got := strings.Join(passed, " "); got != c.pass {
+			t.Errorf("%s ago, any age %v: passed by %q, want %q", c.ago, c.anyAge, got, c.pass)
+		}
+		if again := set.Decide([]pipeline.Event{ev}).Stored([]bool{false}); len(again.Passed)+len(again.Matches) != 0 {
+			t.Errorf("%s ago: a repeat counts: %+v", c.ago, again)
+		}
+	}
+}

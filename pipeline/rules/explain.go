@@ -23,7 +23,10 @@ type Look struct {
 	StateKey, Timer string
 	// Cooldown, CapMax and CapPer are the rule's limits; Within is how long an absence rule waits.
 	Cooldown, CapPer, Within time.Duration
-	CapMax                   int
+	// MaxAge is set where the event matched and is older than this, so that nothing came of it, unless it was sent as one
+	// that counts at any age.
+	MaxAge time.Duration
+	CapMax int
 }
 
 // Explain returns what each rule that listens to an event makes of it.
@@ -51,6 +54,9 @@ func (s *Set) explain(l listener, ev pipeline.Event) Look {
 		if !m.Once {
 			out.Ledger = m.KeyHash
 		}
+	}
+	for range f.Passed {
+		out.Matched, out.MaxAge = true, r.MaxAge
 	}
 	for _, m := range f.Marks {
 		out.Matched, out.Key = true, m.Key

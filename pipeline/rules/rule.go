@@ -21,15 +21,19 @@ const maxCap = 50
 // maxDuration bounds every length of time in a rule: ten years.
 const maxDuration = 3660 * 24 * time.Hour
 
+// DefaultMaxAge is the max_age of an event rule that has none of its own: with clients that were offline over a weekend
+// an event is still of now, and what comes later is history that somebody brings in. A guess.
+const DefaultMaxAge = 72 * time.Hour
+
 // ruleKeys are the keys that every kind has.
 var ruleKeys = []string{"id", "kind", "state", "owner", "response", "description", "tenants", "send_to", "payload",
 	"cooldown", "cap", "digest", "dedupe_for", "tests"}
 
 // defaultKeys are those that a file can set for all its rules.
-var defaultKeys = []string{"owner", "response", "state", "dedupe_for", "grace", "lookback"}
+var defaultKeys = []string{"owner", "response", "state", "dedupe_for", "max_age", "grace", "lookback"}
 
 var kindKeys = map[string][]string{
-	"event": {"on", "match", "subject", "dedupe_key"},
+	"event": {"on", "match", "subject", "dedupe_key", "max_age"},
 	"absence": {"trigger", "cancel", "activity", "key", "within", "lookback", "grace", "anchor", "once_per", "recheck",
 		"subject"},
 	"rate": {"numerator", "denominator", "count", "window", "every", "settle", "baseline", "minimum", "fire", "clear",
@@ -154,6 +158,9 @@ func (l *loader) eventRule(r *Rule, c *yamlfile.Section) {
 		l.lintMatch(n, c.At("match"), on)
 	}
 	r.takes = []take{t}
+	if n := c.Get("max_age"); n == nil || n.Value != "none" {
+		r.MaxAge = c.Duration("max_age", DefaultMaxAge, time.Second, maxDuration)
+	}
 	if n := c.Get("subject"); n != nil {
 		r.subject = sc.Key(l.src, n, c.At("subject"))
 	}

@@ -58,6 +58,9 @@ type Rule struct {
 	Hash string
 	// Kind is event, absence or rate.
 	Kind string
+	// MaxAge is how long before its arrival an event may have happened for an event rule to decide about it; 0 is no
+	// limit. What is brought in later is history.
+	MaxAge time.Duration
 	// Off: it is only checked. Shadow: it decides, and what it decides is not sent.
 	Off, Shadow bool
 	// Owner and Response are who answers for the rule, and what to do when it fires.
