@@ -81,8 +81,8 @@ func clean(reason string, secrets []string) string {
 	return reason[:cut]
 }
 
-// shows is what an answer shows about its destination; pause is how long that asked to be left alone. 429 and 503 with a
-// Retry-After, and what is held, are not about the message.
+// shows is what an answer shows about its destination. pause is how long that asked to be left alone.
+// 429 and 503 with a Retry-After, and what is held, are not about the message.
 func (a answer) shows(pause time.Duration) result {
 	switch {
 	case a.hold > 0 || pause > 0 && (a.status == 429 || a.status == 503):

@@ -97,7 +97,8 @@ func TestCleanError(t *testing.T) {
 	}
 }
 
-// What each answer shows about its destination: whether it did its part, got too much at once, or asked to be left alone.
+// What each answer shows about its destination: whether it did its part, got too much at once, or asked to be left
+// alone.
 func TestWhatAnAnswerShows(t *testing.T) {
 	for _, c := range []struct {
 		answer answer

@@ -417,8 +417,8 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 	})
 }
 
-// Looking for bytes that nobody asked for does not end a good connection, also with TLS, whose own records may arrive at
-// any time.
+// Looking for bytes that nobody asked for does not end a good connection, also with TLS, whose own records may arrive
+// at any time.
 func TestTLSConnectionsAreKept(t *testing.T) {
 	var opened atomic.Int32
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -92,11 +92,17 @@ func (w *world) restart(text string) {
 
 func (w *world) newEngine(text string) *Engine {
 	w.t.Helper()
+	engine := w.withoutRules()
+	engine.Use(w.load(text))
+	return engine
+}
+
+func (w *world) withoutRules() *Engine {
+	w.t.Helper()
 	engine, err := New(DefaultConfig(), NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	engine.Use(w.load(text))
 	return engine
 }
 
@@ -419,7 +425,8 @@ func TestCheckFailsWhereASweepWould(t *testing.T) {
 	}
 }
 
-// The role or the database may have another isolation, under which a row that moved since the statement began is an error.
+// The role or the database may have another isolation, under which a row that moved since the statement began is an
+// error.
 func TestSweepIsReadCommittedWhateverTheRoleSets(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, cart())

@@ -55,7 +55,8 @@ const (
 	markTimersSQL = `
 with away as (select * from unnest($1::text[], $2::float8[]) u(name, seconds))
 update absence_seeds s set seen_at = case when a.name is not null
-	then least(s.seen_at, now() - $4::interval - a.seconds * interval '1 second') else least(s.seen_at, now() - 3 * $4::interval) end
+	then least(s.seen_at, now() - $4::interval - a.seconds * interval '1 second')
+	else least(s.seen_at, now() - 3 * $4::interval) end
 from absence_seeds o left join away a on a.name = o.timer
 where s.timer = o.timer and (a.name is not null
 	or o.timer <> all($3) and o.seen_at > now() - $4::interval and o.seeds > 1 and o.seeded_at <= now() - $4::interval)`
@@ -63,7 +64,8 @@ where s.timer = o.timer and (a.name is not null
 	markMetricsSQL = `
 with away as (select * from unnest($1::text[], $2::float8[]) u(name, seconds))
 update rate_fills s set seen_at = case when a.name is not null
-	then least(s.seen_at, now() - $4::interval - a.seconds * interval '1 second') else least(s.seen_at, now() - 3 * $4::interval) end
+	then least(s.seen_at, now() - $4::interval - a.seconds * interval '1 second')
+	else least(s.seen_at, now() - 3 * $4::interval) end
 from rate_fills o left join away a on a.name = o.metric
 where s.metric = o.metric and (a.name is not null
 	or o.metric <> all($3) and o.seen_at > now() - $4::interval and o.passes > 1 and o.began_at <= now() - $4::interval)`
