@@ -27,8 +27,10 @@ type decoder struct {
 	rejected []rejection // by index, ascending
 
 	// key is the write key that a body held, and sent when its client sent it, by that client's clock.
-	key  string
-	sent []byte
+	// keyed: an event was seen that may have held one.
+	key   string
+	keyed bool
+	sent  []byte
 
 	// What keep has put by of the event at hand, and where properties are put together with it.
 	unknown []byte
@@ -62,7 +64,7 @@ func (d *decoder) reset(cfg *Config, tenant int32, now time.Time) {
 	d.events = d.events[:0]
 	clear(d.rejected)
 	d.rejected = d.rejected[:0]
-	d.moved, d.key, d.sent = nil, "", nil
+	d.moved, d.key, d.keyed, d.sent = nil, "", false, nil
 }
 
 // drop lets go of the body.

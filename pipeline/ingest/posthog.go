@@ -148,10 +148,10 @@ func (d *decoder) posthogEvent(i int) int {
 	if distinct == "" {
 		dr.reject("distinct_id", "is required", causeMissing)
 	}
-	if d.count > 0 && key != d.key {
+	if d.keyed && key != d.key {
 		key = "" // events of several tenants in one request: nobody's
 	}
-	d.key = key
+	d.key, d.keyed = key, true
 	d.finish(&dr, i-begin)
 	return i
 }

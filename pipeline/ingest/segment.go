@@ -112,7 +112,7 @@ func (d *decoder) segment(in input) *malformed {
 func (d *decoder) segmentCall(i int, call segmentCall, shared []byte) int {
 	dr := draft{idName: "messageId", whenName: "timestamp", inside: "$segment", loose: true, sent: d.sent}
 	d.unknown = d.unknown[:0]
-	begin := i
+	begin, whole := i, call != ""
 	var name string
 	var context, properties, traits, original jsontext.Member
 	members := d.s.Members(i)
@@ -144,8 +144,10 @@ func (d *decoder) segmentCall(i int, call segmentCall, shared []byte) int {
 			properties = *m
 		case "traits":
 			traits = *m
-		case "writeKey":
-			d.key = dr.text(m, maxText)
+		case "writeKey": // of the request: of a call only where that is the whole body
+			if key := hint(m); whole {
+				d.key = string(key)
+			}
 		case "sentAt": // of the request, not of the event
 			dr.sent = hint(m)
 		default:
