@@ -284,6 +284,29 @@ func TestRecheck(t *testing.T) {
 	w.want(`select subject_key from outbox order by message_id offset 4`, "c-returns")
 }
 
+// TestRecheckOfIdle: the wait counts from the last activity, and a cancel counts from the trigger on.
+func TestRecheckOfIdle(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, cart("anchor: idle"))
+	w.tick()
+	w.ingest(w.event("add_to_cart", "a-buys-before-a-view", 0), w.event("add_to_cart", "b-bought-before", 0))
+	w.advance(30 * time.Minute)
+	w.ingest(w.event("page_viewed", "a-buys-before-a-view", 0), w.event("page_viewed", "b-bought-before", 0))
+	w.advance(time.Hour)
+	w.tick()
+	w.advance(2 * time.Minute) // within the grace
+	w.ingest(w.event("purchase_completed", "a-buys-before-a-view", 67*time.Minute),
+		w.event("purchase_completed", "b-bought-before", 95*time.Minute))
+	leases := w.leases()
+	skip, err := NewRechecker(w.db, slog.New(slog.DiscardHandler)).look(t.Context(), leases)
+	if err != nil || len(leases) != 2 {
+		t.Fatalf("%d leases, %v; want 2", len(leases), err)
+	}
+	if skip[leases[0].ID] != rules.Cancelled || skip[leases[1].ID] != "" {
+		t.Errorf("skip reasons %v; want the first cancelled, since its purchase came after its cart", skip)
+	}
+}
+
 // TestActivationSeesWhoIsWaiting: a rule that comes into force finds the keys whose triggers were stored before, and,
 // by the second seed, those of batches that were decided by the old rules but committed later.
 func TestActivationSeesWhoIsWaiting(t *testing.T) {

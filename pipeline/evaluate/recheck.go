@@ -60,10 +60,12 @@ func (r *Rechecker) Holding(ctx context.Context, leases []pipeline.Lease,
 	return kept, nil
 }
 
-// recheckSQL checks the timers of messages that absence rules made. Without its timer a message goes out.
+// recheckSQL checks the timers of messages that absence rules made. Without its timer a message goes out. A cancel
+// counts from the trigger on, which with anchor idle is before the anchor, and with anchor first not before it.
 const recheckSQL = `
 select o.message_id, case
-		when o.recheck -> 'skip' ? 'cancelled' and t.cancel_at >= (o.recheck ->> 'anchor')::timestamptz then 'cancelled'
+		when o.recheck -> 'skip' ? 'cancelled' and t.cancel_at >= least((o.recheck ->> 'anchor')::timestamptz,
+			(o.recheck ->> 'trigger')::timestamptz) then 'cancelled'
 		when o.recheck -> 'skip' ? 'superseded' and t.trigger_at > (o.recheck ->> 'trigger')::timestamptz
 			then 'superseded' end
 from outbox o

@@ -55,6 +55,15 @@ type Recheck struct {
 	Skip   []string  `json:"skip"`
 }
 
+// Since is the moment from which on a cancel undoes the decision: the trigger. With anchor idle the wait counts from a
+// later activity, with anchor first from an earlier trigger.
+func (c *Recheck) Since() time.Time {
+	if c.Latest.Before(c.Anchor) {
+		return c.Latest
+	}
+	return c.Anchor
+}
+
 // Mark is an event that moves a timer.
 type Mark struct {
 	Rule  *Rule

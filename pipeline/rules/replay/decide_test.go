@@ -107,6 +107,9 @@ func TestTimers(t *testing.T) {
 	// A message that no longer holds when it is due is not sent.
 	check("anchor: last", "60 s cancelled", 200, "0 add s", "62 buy s late=10")
 	check("anchor: last", "60 s", 200, "0 add s", "66 buy s late=10") // it was sent
+	// a cancel after the trigger and before the last activity
+	check("anchor: idle", "90 s cancelled", 200, "0 add s", "30 view s", "92 buy s late=67")
+	check("anchor: idle", "90 s", 200, "0 add s", "30 view s", "92 buy s late=95") // that was before the trigger
 	check("once_per: episode", "60 s superseded, 122 s", 200, "0 add s", "62 add s")
 	check("recheck: {skip_if: []}", "60 s", 200, "0 add s", "62 buy s late=10")
 	// Too old to fire.

@@ -93,7 +93,7 @@ func (r *Run) recheck(tenant int32, c *rules.Recheck) string {
 	t := r.timers[rules.TimerKey{Tenant: tenant, Timer: c.Timer, Key: c.Key}]
 	switch {
 	case t == nil:
-	case slices.Contains(c.Skip, rules.Cancelled) && !t.cancel.Before(c.Anchor):
+	case slices.Contains(c.Skip, rules.Cancelled) && !t.cancel.Before(c.Since()):
 		return rules.Cancelled
 	case slices.Contains(c.Skip, rules.Superseded) && t.latest.After(c.Latest):
 		return rules.Superseded
