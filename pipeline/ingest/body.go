@@ -9,7 +9,6 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -25,31 +24,17 @@ type reader struct {
 
 	bodies sync.Pool // *body
 	gzips  sync.Pool // *gzip.Reader
-	// They decode whole bodies, at most one a core at a time, so that the windows of many slow clients do not add up.
-	// Those whose tenant is not known have one of their own, with a smaller bound.
-	zstd, zstdUnknown *zstd.Decoder
-
-	shares   *shares
-	arrivals arrivals
+	// zstd decodes whole bodies, at most one a core at a time, so that the windows of many slow clients do not add up.
+	zstd *zstd.Decoder
 }
 
-func newReader(cfg *Config, ids map[string]int32, m *Metrics) (*reader, error) {
-	r := &reader{cfg: cfg, metrics: m, shares: newShares(cfg, ids),
-		arrivals: arrivals{bodies: map[*body]bool{}, freed: make(chan struct{}, 1)}}
-	decoder := func(most, concurrency int) (*zstd.Decoder, error) {
-		z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(concurrency), zstd.WithDecoderMaxMemory(uint64(most)),
-			zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderLowmem(true))
-		if err != nil {
-			return nil, fmt.Errorf("ingest: zstd: %w", err)
-		}
-		return z, nil
+func newReader(cfg *Config, m *Metrics) (*reader, error) {
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(uint64(cfg.MaxDecodedBytes)),
+		zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderLowmem(true))
+	if err != nil {
+		return nil, fmt.Errorf("ingest: zstd: %w", err)
 	}
-	var err error
-	if r.zstd, err = decoder(cfg.MaxDecodedBytes, 0); err != nil {
-		return nil, err
-	}
-	r.zstdUnknown, err = decoder(min(unknownBytes, cfg.MaxDecodedBytes), 1)
-	return r, err
+	return &reader{cfg: cfg, metrics: m, zstd: z}, nil
 }
 
 // body is one request's text, and the memory it is counted for.
@@ -58,23 +43,12 @@ type body struct {
 	raw      []byte // compressed
 	wire     counted
 	reserved int
-	share    *share // of its tenant; nil where nobody shares
-	// find returns the share of the tenant whose key stands in a first part of the body, and whether there is one. It is
-	// nil once the tenant is known.
-	find func(part []byte) (*share, bool)
-
-	// How fast the body comes, from its second piece on.
-	entered bool
-	began   time.Time
-	conn    net.Conn
-	came    atomic.Int64
 }
 
 var (
 	errTooLarge = errors.New("too large")
 	errExpands  = errors.New("too large once decompressed")
 	errFull     = errors.New("too many bodies at once")
-	errUnknown  = errors.New("no write key in the first part")
 )
 
 // failure is a body that was not read, and the answer to it.
@@ -100,14 +74,11 @@ func (r *reader) release(b *body) {
 		b.raw = nil
 	}
 	b.text, b.raw, b.wire = b.text[:0], b.raw[:0], counted{}
-	b.share, b.find, b.conn = nil, nil, nil
-	b.came.Store(0)
 	r.bodies.Put(b)
 }
 
-// read reads a request's body, which is counted to a share. find is that of body. After a failure there is nothing to
-// release.
-func (r *reader) read(ctx *fasthttp.RequestCtx, to *share, find func([]byte) (*share, bool)) (*body, *failure) {
+// read reads a request's body. After a failure there is nothing to release.
+func (r *reader) read(ctx *fasthttp.RequestCtx) (*body, *failure) {
 	var encoding byte
 	switch e := lower(ctx.Request.Header.ContentEncoding()); string(e) {
 	case "", "identity":
@@ -126,7 +97,6 @@ func (r *reader) read(ctx *fasthttp.RequestCtx, to *share, find func([]byte) (*s
 	if b == nil {
 		b = &body{}
 	}
-	b.share, b.find = to, find
 	if f := r.fill(ctx, b, encoding, length); f != nil {
 		r.release(b)
 		return nil, f
@@ -139,11 +109,9 @@ func (r *reader) fill(ctx *fasthttp.RequestCtx, b *body, encoding byte, length i
 	if stream == nil {
 		stream = bytes.NewReader(ctx.Request.Body())
 	}
-	b.wire = counted{r: stream, length: length, body: b, reader: r}
-	b.conn = ctx.Conn()
+	b.wire = counted{r: stream}
 	wire := &b.wire
 	err := r.decompress(b, encoding, wire, length)
-	r.arrived(b)
 	r.metrics.wire.Add(float64(wire.n))
 	var netErr net.Error
 	switch {
@@ -151,8 +119,6 @@ func (r *reader) fill(ctx *fasthttp.RequestCtx, b *body, encoding byte, length i
 		return nil
 	case errors.Is(err, errFull):
 		return noRoom()
-	case errors.Is(err, errUnknown):
-		return unknownTooLarge()
 	case errors.Is(err, errTooLarge) && (encoding != 'g' || wire.n > r.cfg.MaxBodyBytes):
 		return r.tooLarge("the body is larger", r.cfg.MaxBodyBytes, "max-body-bytes")
 	case errors.Is(err, errTooLarge), errors.Is(err, errExpands):
@@ -183,53 +149,15 @@ func (r *reader) decompress(b *body, encoding byte, wire *counted, length int) (
 		if err != nil || length >= 0 && wire.n != length {
 			return err
 		}
-		err = r.unzstd(b)
-	}
-	return err
-}
-
-// unzstd decodes the text from raw. What it may come to is reserved before: what its frame says, or the bound.
-func (r *reader) unzstd(b *body) (err error) {
-	z, most := r.zstd, r.cfg.MaxDecodedBytes
-	if b.find != nil {
-		z, most = r.zstdUnknown, min(unknownBytes, r.cfg.MaxDecodedBytes)
-	}
-	need := most
-	var head zstd.Header
-	if head.Decode(b.raw) == nil && head.HasFCS && !head.Skippable {
-		if head.FrameContentSize > uint64(most) {
-			return b.beyond(errExpands)
+		b.text, err = r.zstd.DecodeAll(b.raw, b.text)
+		if errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded) {
+			return errExpands
 		}
-		need = max(int(head.FrameContentSize), cap(b.text))
-	}
-	if !r.room(b, need) {
-		return errFull
-	}
-	if cap(b.text) < need && head.HasFCS {
-		b.text = make([]byte, 0, need)
-	}
-	b.text, err = z.DecodeAll(b.raw, b.text)
-	if errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded) {
-		return b.beyond(errExpands)
-	}
-	switch {
-	case err != nil:
-	case cap(b.text) > need: // of several frames
-		if !r.reserve(b, cap(b.text)-need) {
+		if err == nil && !r.reserve(b, cap(b.text)) {
 			err = errFull
 		}
-	default:
-		r.giveBack(b, need-cap(b.text))
 	}
 	return err
-}
-
-// beyond is the error of a body that is larger than it may be.
-func (b *body) beyond(known error) error {
-	if b.find != nil {
-		return errUnknown
-	}
-	return known
 }
 
 func lower(b []byte) []byte {
@@ -252,8 +180,6 @@ func (r *reader) inflate(b *body) *failure {
 	switch {
 	case errors.Is(err, errFull):
 		return noRoom()
-	case errors.Is(err, errUnknown):
-		return unknownTooLarge()
 	case errors.Is(err, errTooLarge):
 		return r.tooLarge("the decompressed body is larger", r.cfg.MaxDecodedBytes, "max-decoded-bytes")
 	}
@@ -271,12 +197,6 @@ func noRoom() *failure {
 		"the bodies of requests fill the memory that is set aside for them (ingest.max-reading-bytes)", -1}
 }
 
-// unknownTooLarge is the failure of a body that is large and does not say early whose it is.
-func unknownTooLarge() *failure {
-	return &failure{413, "too-large", fmt.Sprintf("no write key is in the first %d bytes of the body; "+
-		"send it in a header (Authorization or X-Write-Key), or smaller batches", unknownBytes), -1}
-}
-
 func (r *reader) tooLarge(what string, most int, key string) *failure {
 	return &failure{413, "too-large", fmt.Sprintf("%s; %d bytes are allowed (ingest.%s)", what, most, key), -1}
 }
@@ -284,7 +204,7 @@ func (r *reader) tooLarge(what string, most int, key string) *failure {
 // gunzip decompresses as the body comes in, so that neither form is held whole beyond the bounds.
 func (r *reader) gunzip(b *body, wire *counted) ([]byte, error) {
 	wire.most = r.cfg.MaxBodyBytes
-	if !r.room(b, 64<<10) { // the decompressor's own window and tables
+	if !r.reserve(b, 64<<10) { // the decompressor's own window and tables
 		return b.text, errFull
 	}
 	z := r.gzip()
@@ -309,14 +229,11 @@ func (r *reader) gzip() *gzip.Reader {
 
 // readAll appends all of from to dst, at most the given number of bytes. length is what is expected, -1 if unknown.
 func (r *reader) readAll(b *body, dst []byte, from io.Reader, most, length int) ([]byte, error) {
-	if !r.room(b, cap(dst)) {
+	if !r.reserve(b, cap(dst)) {
 		return dst, errFull
 	}
 	for {
 		if len(dst) == cap(dst) {
-			if err := r.known(b, dst, most); err != nil {
-				return dst, err
-			}
 			// Twice as much, but no more than is expected or allowed and a byte to notice the end or the excess.
 			enough := most + 1
 			if length >= len(dst) {
@@ -326,13 +243,10 @@ func (r *reader) readAll(b *body, dst []byte, from io.Reader, most, length int) 
 			if grown >= enough-1 {
 				grown = max(enough, len(dst)+1)
 			}
-			// Both are there until the old one is copied.
-			if !r.room(b, grown) {
+			if !r.reserve(b, grown-cap(dst)) {
 				return dst, errFull
 			}
-			old := cap(dst)
 			dst = append(make([]byte, 0, grown), dst...)
-			r.giveBack(b, old)
 		}
 		n, err := from.Read(dst[len(dst):min(cap(dst), most+1)])
 		dst = dst[:len(dst)+n]
@@ -348,21 +262,19 @@ func (r *reader) readAll(b *body, dst []byte, from io.Reader, most, length int) 
 	}
 }
 
-// known looks for a write key in a part of a body that is about to grow, and ends one that grew too large without.
-func (r *reader) known(b *body, part []byte, most int) error {
-	if b.find == nil || len(part) == 0 {
-		return nil
+func (r *reader) unreserve(b *body) {
+	r.metrics.reading.Set(float64(r.inUse.Add(int64(-b.reserved))))
+	b.reserved = 0
+}
+
+func (r *reader) reserve(b *body, n int) bool {
+	if r.inUse.Add(int64(n)) > int64(r.cfg.MaxReadingBytes) {
+		r.inUse.Add(int64(-n))
+		return false
 	}
-	if to, ok := b.find(part); ok {
-		if !b.adopt(to) {
-			return errFull
-		}
-		return nil
-	}
-	if len(part) >= min(unknownBytes, most) {
-		return errUnknown
-	}
-	return nil
+	b.reserved += n
+	r.metrics.reading.Set(float64(r.inUse.Load()))
+	return true
 }
 
 // counted counts what came over the wire, and remembers how it ended.
@@ -372,28 +284,14 @@ type counted struct {
 	most  int // 0: no bound
 	ended bool
 	err   error
-
-	reads  int
-	length int // what Content-Length announced; negative without one
-	// body and reader are told of each piece once there is a second. They are nil where the body is in memory.
-	body   *body
-	reader *reader
 }
 
 func (c *counted) Read(p []byte) (int, error) {
 	if c.most > 0 && len(p) > c.most+1-c.n {
 		p = p[:max(c.most+1-c.n, 1)]
 	}
-	c.reads++
-	late := c.reads > 1 && c.body != nil && c.n != c.length
-	if late {
-		c.body.arriving(c.reader, 0)
-	}
 	n, err := c.r.Read(p)
 	c.n += n
-	if late {
-		c.body.arriving(c.reader, n)
-	}
 	if c.most > 0 && c.n > c.most {
 		return n, errTooLarge
 	}

@@ -22,7 +22,7 @@ func FuzzBody(f *testing.F) {
 	}
 	cfg := DefaultConfig()
 	cfg.MaxBodyBytes, cfg.MaxDecodedBytes, cfg.MaxReadingBytes = 8<<10, 16<<10, 1<<20
-	r, err := newReader(&cfg, nil, NewMetrics(prometheus.NewRegistry()))
+	r, err := newReader(&cfg, NewMetrics(prometheus.NewRegistry()))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func FuzzBody(f *testing.F) {
 		ctx.Request.SetBodyStream(bytes.NewReader(wire), length)
 		ctx.Request.Header.SetContentLength(max(length, -1))
 		ctx.Request.Header.SetContentEncoding([]string{"", "gzip", "zstd", "identity"}[encoding%4])
-		b, failed := r.read(&ctx, nil, nil)
+		b, failed := r.read(&ctx)
 		if failed == nil {
 			if len(b.text) > cfg.MaxDecodedBytes {
 				t.Errorf("%d bytes; %d are allowed", len(b.text), cfg.MaxDecodedBytes)

@@ -100,11 +100,7 @@ func (s *Server) read(ctx exchange, who sender) (*body, bool) {
 			return nil, false
 		}
 	}
-	var find func([]byte) (*share, bool)
-	if who.later {
-		find = s.shareOfPart
-	}
-	b, failed := s.reader.read(ctx.RequestCtx, s.reader.shares.of(who), find)
+	b, failed := s.reader.read(ctx.RequestCtx)
 	if failed != nil {
 		s.fail(ctx, failed)
 		return nil, false
@@ -116,21 +112,7 @@ func (s *Server) read(ctx exchange, who sender) (*body, bool) {
 			return nil, false
 		}
 	}
-	if !s.reader.expect(b) {
-		s.reader.release(b)
-		s.fail(ctx, noRoom())
-		return nil, false
-	}
 	return b, true
-}
-
-// shareOfPart returns the share of the tenant whose write key stands in a part of a body, and whether there is one.
-func (s *Server) shareOfPart(part []byte) (*share, bool) {
-	tenant, ok := s.tenants.OfKey(findKey(part))
-	if !ok {
-		return nil, false
-	}
-	return s.reader.shares.of(sender{tenant: tenant, known: true}), true
 }
 
 // decoded is what a body held.

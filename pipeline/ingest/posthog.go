@@ -3,7 +3,8 @@ package ingest
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/hex"
+
+	"github.com/valyala/fasthttp"
 )
 
 // PostHog's capture API, as posthog-node 5 and its kin speak it; docs/clients.md has the mapping.
@@ -41,7 +42,14 @@ func (d *decoder) posthog(in input) *malformed {
 	d.sent = in.sent
 	isForm := bytes.HasPrefix(in.header.ContentType(), []byte("application/x-www-form-urlencoded"))
 	if isForm || bytes.HasPrefix(b, []byte("data=")) {
-		b = formData(b)
+		var form fasthttp.Args
+		form.ParseBytes(b)
+		data := bytes.ReplaceAll(form.Peek("data"), []byte(" "), []byte("+"))
+		if text, err := base64.StdEncoding.AppendDecode(nil, data); err == nil {
+			b = text
+		} else {
+			b = form.Peek("data")
+		}
 	}
 	i, m := d.open(b)
 	if m != nil {
@@ -154,53 +162,4 @@ func (d *decoder) posthogEvent(i int) int {
 	d.key, d.keyed = key, true
 	d.finish(&dr, i-begin)
 	return i
-}
-
-// formData returns the member "data" of a form, without its base64 where it has some. It lies in the form, which is
-// overwritten: a copy would be memory that nobody counts.
-func formData(form []byte) []byte {
-	var data []byte
-	for part := range bytes.SplitSeq(form, []byte("&")) {
-		if text, ok := bytes.CutPrefix(part, []byte("data=")); ok {
-			data = text
-			break
-		}
-	}
-	n := 0
-	for i := 0; i < len(data); i++ {
-		c := data[i]
-		if c == '%' && i+2 < len(data) {
-			if v, err := hex.Decode(data[i:i+1], data[i+1:i+3]); err == nil && v == 1 {
-				c = data[i]
-				i += 2
-			}
-		} else if c == '+' {
-			c = ' '
-		}
-		data[n] = c
-		n++
-	}
-	data = data[:n]
-	if text := bytes.TrimSpace(data); len(text) == 0 || text[0] == '{' || text[0] == '[' {
-		return data
-	}
-	for i, c := range data { // a "+" of base64 that was not escaped
-		if c == ' ' {
-			data[i] = '+'
-		}
-	}
-	// Piece by piece: what is decoded is shorter than what it was decoded from, but the library does not promise that
-	// the two may overlap.
-	var piece [3 << 10]byte
-	n = 0
-	for rest := data; len(rest) > 0; {
-		from := rest[:min(len(rest), 4<<10)]
-		rest = rest[len(from):]
-		m, err := base64.StdEncoding.Decode(piece[:], from)
-		if err != nil {
-			return data[:n]
-		}
-		n += copy(data[n:], piece[:m])
-	}
-	return data[:n]
 }

@@ -69,7 +69,7 @@ func New(cfg Config, buf Buffer, who tenants.Set, m *Metrics, log *slog.Logger) 
 			return nil, fmt.Errorf("ingest.tls-cert-file, ingest.tls-key-file: %w", err)
 		}
 	}
-	s.reader, err = newReader(&s.cfg, who.IDs(), m)
+	s.reader, err = newReader(&s.cfg, m)
 	return s, err
 }
 
