@@ -1,19 +1,11 @@
 package pipeline
 
-import (
-	"strings"
-	"time"
-)
+import "time"
 
 // EventColumns are the columns of an event in the table events: those that COPY writes and that an EventRow reads, in
 // that order.
 const EventColumns = "event_id, tenant_id, event_name, occurred_at, anonymous_id, user_id, session_id, page_url, " +
 	"referrer, user_agent, properties, received_at, client_id"
-
-// EventColumnsOf returns EventColumns of a table that has an alias in the statement.
-func EventColumnsOf(alias string) string {
-	return alias + "." + strings.ReplaceAll(EventColumns, ", ", ", "+alias+".")
-}
 
 // EventRow reads rows of events, or the NULLs of an outer join that found none. One EventRow serves for many rows, one
 // after the other.

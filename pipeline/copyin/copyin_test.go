@@ -124,7 +124,7 @@ func TestEncodeRoundTrip(t *testing.T) {
 	var row pipeline.EventRow
 	var got []pipeline.Event
 	rows, _ := pool.Query(t.Context(), `
-select `+pipeline.EventColumnsOf("e")+`
+select `+pipeline.EventColumns+`
 from unnest($1::integer[]) with ordinality as t (tenant, i) left join events e on tenant_id = tenant order by i`,
 		[]int32{full.Tenant, bare.Tenant, 0, old.Tenant})
 	if _, err := pgx.ForEachRow(rows, row.Fields(), func() error {

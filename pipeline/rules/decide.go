@@ -247,34 +247,21 @@ func keyHash(r *Rule, key string) pipeline.UUID {
 
 // Stored is the findings about the events of the batch that were newly stored.
 func (f *Findings) Stored(stored []bool) *Findings {
-	out := &Findings{
-		Matches: make([]Match, 0, len(f.Matches)),
-		Marks:   make([]Mark, 0, len(f.Marks)),
-		Counts:  make([]Count, 0, len(f.Counts)),
+	return &Findings{
+		Matches:  keep(f.Matches, func(m *Match) bool { return stored[m.Batch] }),
+		Marks:    keep(f.Marks, func(m *Mark) bool { return stored[m.Batch] }),
+		Counts:   keep(f.Counts, func(c *Count) bool { return stored[c.Batch] }),
+		Passed:   keep(f.Passed, func(p *Passed) bool { return stored[p.Batch] }),
+		Failures: keep(f.Failures, func(failure *Failure) bool { return stored[failure.Batch] }),
 	}
-	for _, m := range f.Matches {
-		if stored[m.Batch] {
-			out.Matches = append(out.Matches, m)
-		}
-	}
-	for _, m := range f.Marks {
-		if stored[m.Batch] {
-			out.Marks = append(out.Marks, m)
-		}
-	}
-	for _, c := range f.Counts {
-		if stored[c.Batch] {
-			out.Counts = append(out.Counts, c)
-		}
-	}
-	for _, p := range f.Passed {
-		if stored[p.Batch] {
-			out.Passed = append(out.Passed, p)
-		}
-	}
-	for _, failure := range f.Failures {
-		if stored[failure.Batch] {
-			out.Failures = append(out.Failures, failure)
+}
+
+// keep returns the items that are wanted, in an array of their own.
+func keep[T any](items []T, wanted func(*T) bool) []T {
+	out := make([]T, 0, len(items))
+	for i := range items {
+		if wanted(&items[i]) {
+			out = append(out, items[i])
 		}
 	}
 	return out
