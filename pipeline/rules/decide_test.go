@@ -82,6 +82,7 @@ func TestShopRulesDecide(t *testing.T) {
 	at := time.Date(2026, 11, 30, 12, 0, 0, 5000, time.UTC)
 	signup := event("signup_completed", "u1", "")
 	signup.OccurredAt = at
+	signup.ReceivedAt = at
 	buy := func(user, properties string) pipeline.Event {
 		ev := event("purchase_completed", user, properties)
 		ev.SessionID = "s1"
