@@ -58,6 +58,8 @@ type Lease struct {
 	// Lost counts the leases of this message that ran out without a result. Where there are any, an attempt has to be
 	// put on record before it begins: the message may be what kills its worker.
 	Lost int
+	// DueAt is when this attempt could first be made, by the database's clock.
+	DueAt time.Time
 	// Until is when the lease ends, by this process's monotonic clock (taken before the claim was sent, so that it errs
 	// on the early side whatever the clocks of the two machines say).
 	Until time.Time

@@ -126,14 +126,13 @@ func (q *Queue) Claim(ctx context.Context, wants []pipeline.Want) ([]pipeline.Le
 	}
 	taken, ends := map[string]int{}, map[string]end{}
 	var l pipeline.Lease // what rows are scanned into, one after the other
-	var runAfter time.Time
 	scan := func(row pgx.CollectableRow) (pipeline.Lease, error) {
 		l = pipeline.Lease{Token: token, Until: start.Add(q.cfg.Lease)}
 		err := row.Scan(&l.ID, &l.Tenant, &l.Type, &l.SubjectKey, &l.IdempotencyKey, &l.Destination, &l.Payload,
-			&l.Headers, &l.Rule, &l.CreatedAt, &l.Attempt, &l.Redrives, &l.Lost, &runAfter)
+			&l.Headers, &l.Rule, &l.CreatedAt, &l.Attempt, &l.Redrives, &l.Lost, &l.DueAt)
 		e := ends[l.Destination]
-		if err == nil && (runAfter.After(e.time) || runAfter.Equal(e.time) && l.ID > e.id) {
-			ends[l.Destination] = end{runAfter, l.ID}
+		if err == nil && (l.DueAt.After(e.time) || l.DueAt.Equal(e.time) && l.ID > e.id) {
+			ends[l.Destination] = end{l.DueAt, l.ID}
 		}
 		taken[l.Destination]++
 		return l, err

@@ -8,6 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+
 	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/pipeline"
 )
@@ -163,6 +167,9 @@ func TestBreakerCostsNoAttempts(t *testing.T) {
 			t.Errorf("released for %s; want the pause of an hour and up to a fifth more", r.RetryIn)
 		}
 	}
+	if open := gauge(t, d.metrics.open, "crm"); open != 1 {
+		t.Errorf("pipeline_deliver_breaker_open is %v while it is open", open)
+	}
 	d.Nudge()
 	pgtest.Eventually(t, "the nudge was taken", func() bool { return len(d.nudge) == 0 })
 	released := len(q.recorded()) - 5
@@ -177,6 +184,9 @@ func TestBreakerCostsNoAttempts(t *testing.T) {
 	b.mu.Unlock()
 	d.Nudge()
 	pgtest.Eventually(t, "the rest sent", func() bool { return q.count(pipeline.Sent) == 195-released })
+	if open := gauge(t, d.metrics.open, "crm"); open != 0 {
+		t.Errorf("pipeline_deliver_breaker_open is %v after it closed", open)
+	}
 }
 
 func TestRetryAfterIsHonouredWithinBounds(t *testing.T) {
@@ -297,9 +307,42 @@ func TestPausedDestinationIsLeftAlone(t *testing.T) {
 	q := &fakeQueue{lease: time.Minute}
 	q.add("paused", 10)
 	q.add("crm", 10)
-	start(t, DefaultConfig(), destinations(t, hook("paused", url+"/paused", "paused: true"), hook("crm", url)), q)
+	d := start(t, DefaultConfig(), destinations(t, hook("paused", url+"/paused", "paused: true"),
+		hook("crm", url, "concurrency: 7")), q)
 	pgtest.Eventually(t, "10 sent", func() bool { return q.count(pipeline.Sent) == 10 })
 	if n := len(q.recorded()); n != 10 {
 		t.Errorf("%d results; want 10", n)
 	}
+	for name, want := range map[string]float64{"paused": 1, "crm": 0} {
+		if got := gauge(t, d.metrics.paused, name); got != want {
+			t.Errorf("pipeline_deliver_paused of %s is %v; want %v", name, got, want)
+		}
+	}
+	if got := gauge(t, d.metrics.concurrency, "crm"); got != 7 {
+		t.Errorf("pipeline_deliver_concurrency is %v; want 7", got)
+	}
+}
+
+// The lag counts from when a message was due: each one that was sent has one.
+func TestLagCountsFromWhenAMessageWasDue(t *testing.T) {
+	q := &fakeQueue{lease: time.Minute}
+	q.add("crm", 10)
+	for i := range q.due {
+		q.due[i].DueAt = time.Now().Add(-time.Minute)
+	}
+	url := receiver(t, func(http.ResponseWriter, *http.Request) {})
+	d := start(t, DefaultConfig(), destinations(t, hook("crm", url)), q)
+	pgtest.Eventually(t, "10 sent", func() bool { return q.count(pipeline.Sent) == 10 })
+	var m dto.Metric
+	if err := d.metrics.lag.WithLabelValues("crm").(prometheus.Metric).Write(&m); err != nil {
+		t.Fatal(err)
+	}
+	if n, sum := m.GetHistogram().GetSampleCount(), m.GetHistogram().GetSampleSum(); n != 10 || sum < 600 {
+		t.Errorf("%d lags of %v s in all; want 10 of a minute or more each", n, sum)
+	}
+}
+
+func gauge(t *testing.T, of *prometheus.GaugeVec, destination string) float64 {
+	t.Helper()
+	return testutil.ToFloat64(of.WithLabelValues(destination))
 }

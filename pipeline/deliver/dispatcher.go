@@ -311,6 +311,9 @@ func (d *Dispatcher) attempt(l *lane, lease *pipeline.Lease) pipeline.Result {
 		}
 	}
 	r.Status, r.Error = classify(l.d, lease.Attempt, a)
+	if r.Status == pipeline.Sent {
+		l.lag.Observe(max(0, end.Sub(lease.DueAt).Seconds()))
+	}
 	r.Error = clean(r.Error, l.d.secrets)
 	if r.Status == pipeline.Failed {
 		r.RetryIn = l.d.retry.wait(lease.Attempt)
@@ -329,10 +332,14 @@ func (d *Dispatcher) leave(l *lane, shown result, a answer, end time.Time, probe
 	}
 	opened := l.breaker.leave(end, probe, shown, leaveAlone, l.d.concurrency)
 	if opened == 0 {
+		if probe {
+			l.openGauge.Set(0)
+		}
 		l.grow()
 		return
 	}
 	l.openings.Inc()
+	l.openGauge.Set(1)
 	d.log.Warn("deliver: circuit breaker opened", "destination", l.d.Name, "for", opened, "after", a.summary())
 	surplus := l.surplus()
 	for i := range surplus {

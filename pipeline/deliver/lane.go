@@ -20,8 +20,9 @@ type lane struct {
 
 	openings                 prometheus.Counter
 	attempts                 map[pipeline.DeliveryStatus]prometheus.Counter
-	seconds                  prometheus.Observer
+	seconds, lag             prometheus.Observer
 	heldGauge, inFlightGauge prometheus.Gauge
+	openGauge                prometheus.Gauge
 
 	limiter *rate.Limiter // nil: no limit
 	start   func(*lane)   // starts a sender
@@ -48,8 +49,15 @@ func newLane(d *Destination, s sink, m *Metrics) *lane {
 		openings:      m.openings.WithLabelValues(d.Name),
 		attempts:      map[pipeline.DeliveryStatus]prometheus.Counter{},
 		seconds:       m.seconds.WithLabelValues(d.Name),
+		lag:           m.lag.WithLabelValues(d.Name),
 		heldGauge:     m.held.WithLabelValues(d.Name),
 		inFlightGauge: m.inFlight.WithLabelValues(d.Name),
+		openGauge:     m.open.WithLabelValues(d.Name),
+	}
+	m.concurrency.WithLabelValues(d.Name).Set(float64(d.concurrency))
+	paused := m.paused.WithLabelValues(d.Name)
+	if d.paused {
+		paused.Set(1)
 	}
 	if d.rate > 0 {
 		l.limiter = rate.NewLimiter(rate.Limit(d.rate), d.burst)

@@ -13,6 +13,10 @@ type Metrics struct {
 	claimErrors  prometheus.Counter
 	lostLeases   prometheus.Counter
 	openings     *prometheus.CounterVec
+	open         *prometheus.GaugeVec
+	paused       *prometheus.GaugeVec
+	concurrency  *prometheus.GaugeVec
+	lag          *prometheus.HistogramVec
 }
 
 // NewMetrics registers the metrics.
@@ -37,9 +41,19 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Help:    "Duration of attempts.",
 		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 17), // 0.5 ms to 33 s
 	}, []string{"destination"})
-	reg.MustRegister(seconds)
+	lag := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "pipeline_deliver_lag_seconds",
+		Help:    "From when a message was due to the answer that took it; deliberate waits between attempts do not count.",
+		Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 17), // 2 ms to an hour and a quarter
+	}, []string{"destination"})
+	reg.MustRegister(seconds, lag)
 	return &Metrics{
 		seconds: seconds,
+		lag:     lag,
+		open: gauges("breaker_open", "1 while a destination's circuit breaker is open or half-open: little or nothing is sent.",
+			"destination"),
+		paused:      gauges("paused", "1 for a destination that its file pauses.", "destination"),
+		concurrency: gauges("concurrency", "How many messages may be under way to a destination at the same time.", "destination"),
 		attempts: counters("attempts_total",
 			"Leases by how they ended: sent, failed (to be tried again), dead, released (no attempt counted).",
 			"destination", "result"),
