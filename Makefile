@@ -22,6 +22,7 @@ demo: setup build ## the main job from nothing: a shop's day, stored, decided, s
 
 test: setup ## all tests, on real PostgreSQL
 	@./.ci/node
+	@./.ci/promtool
 	$(call in_each_module,go test ./...)
 	@$(MAKE) --no-print-directory fuzz
 

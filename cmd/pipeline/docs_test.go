@@ -129,8 +129,16 @@ func (d described) Register(c prometheus.Collector) error {
 		if _, err := fmt.Sscanf(m[2], "%q", &help); err != nil {
 			return err
 		}
+		kind := "gauge"
+		switch c.(type) {
+		case prometheus.Histogram, *prometheus.HistogramVec:
+			kind = "histogram"
+		}
+		if strings.HasSuffix(m[1], "_total") {
+			kind = "counter"
+		}
 		labels := strings.Trim(labelValue.ReplaceAllString(m[3], "")+","+m[4], ",")
-		d.names[m[1]] = fmt.Sprintf("| `%s` | %s | %s |\n", m[1], strings.ReplaceAll(labels, ",", ", "),
+		d.names[m[1]] = fmt.Sprintf("| `%s` | %s | %s | %s |\n", m[1], kind, strings.ReplaceAll(labels, ",", ", "),
 			strings.ReplaceAll(help, "|", `\|`))
 	}
 	return nil
@@ -182,7 +190,7 @@ func TestMetricFamiliesAreApart(t *testing.T) {
 func metricsTable(t *testing.T) string {
 	t.Helper()
 	lines := slices.Sorted(maps.Values(allMetrics(t)))
-	return "| Metric | Labels | What it counts |\n|---|---|---|\n" + strings.Join(lines, "")
+	return "| Metric | Type | Labels | What it counts |\n|---|---|---|---|\n" + strings.Join(lines, "")
 }
 
 // The tests that docs/design.md names for its promises exist.
