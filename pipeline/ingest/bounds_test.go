@@ -62,7 +62,7 @@ func TestChunkedBodyWithoutEnd(t *testing.T) {
 	if status, body := readReply(t, r); status != 413 {
 		t.Errorf("%d %s; want 413", status, body)
 	}
-	if got := d.server.reader.inUse.Load(); got != 0 {
+	if got := d.server.bodies.InUse(); got != 0 {
 		t.Errorf("%d bytes of bodies are still counted; want 0", got)
 	}
 	_, r = d.raw("POST /v1/events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: " +
@@ -151,8 +151,8 @@ func TestMemoryForBodiesIsBounded(t *testing.T) {
 	// A client that sends all but the end of 1 MiB holds two thirds of the memory, and a second body needs as much.
 	c, slow := d.raw(fmt.Sprintf("POST /v1/events HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", 1<<20) +
 		strings.Repeat(" ", 1<<20-20))
-	pgtest.Eventually(t, "1 MiB is counted", func() bool { return d.server.reader.inUse.Load() >= 1<<20 },
-		func() any { return d.server.reader.inUse.Load() })
+	pgtest.Eventually(t, "1 MiB is counted", func() bool { return d.server.bodies.InUse() >= 1<<20 },
+		func() any { return d.server.bodies.InUse() })
 	if r := d.post(strings.Repeat(" ", 1<<20-18) + `{"event_name":"x"}`); r.status != 429 {
 		t.Errorf("with the memory for bodies full: %d %s; want 429", r.status, r.body)
 	}

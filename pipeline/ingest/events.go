@@ -10,6 +10,7 @@ import (
 
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/ingest/body"
 )
 
 // events answers a request that holds events: who sends, what, and what becomes of it.
@@ -29,15 +30,15 @@ func (s *Server) events(ctx exchange, to route) {
 	if !ok {
 		return
 	}
-	defer func() { s.reader.release(b) }()
-	in := input{body: b.text, lines: lines, call: to.call, header: &ctx.Request.Header}
+	defer func() { s.bodies.Release(b) }()
+	in := input{body: b.Text, lines: lines, call: to.call, header: &ctx.Request.Header}
 	if name := ctx.shape.sentInQuery; name != "" {
 		in.sent = ctx.QueryArgs().Peek(name)
 	}
 	got, m := s.decode(ctx, in, &who)
 	// Nothing below refers to the body. A request that may be held counts its memory until it is answered.
 	if !ctx.shape.holds {
-		s.reader.release(b)
+		s.bodies.Release(b)
 		b = nil
 	}
 	if m != nil {
@@ -91,7 +92,7 @@ func (s *Server) admit(ctx exchange, who sender) bool {
 }
 
 // read reads and decompresses the body. Where it returns false, it has answered, and there is nothing to release.
-func (s *Server) read(ctx exchange, who sender) (*body, bool) {
+func (s *Server) read(ctx exchange, who sender) (*body.Body, bool) {
 	// Before the body is read, so that a refusal costs little when it has to: its length stands for what its events
 	// weigh.
 	if !who.later && !ctx.shape.holds {
@@ -100,14 +101,14 @@ func (s *Server) read(ctx exchange, who sender) (*body, bool) {
 			return nil, false
 		}
 	}
-	b, failed := s.reader.read(ctx.RequestCtx)
+	b, failed := s.bodies.Read(ctx.RequestCtx)
 	if failed != nil {
 		s.fail(ctx, failed)
 		return nil, false
 	}
-	if ctx.shape.sniffs && bytes.HasPrefix(b.text, []byte("\x1f\x8b\x08")) {
-		if failed := s.reader.inflate(b); failed != nil {
-			s.reader.release(b)
+	if ctx.shape.sniffs && bytes.HasPrefix(b.Text, []byte("\x1f\x8b\x08")) {
+		if failed := s.bodies.Inflate(b); failed != nil {
+			s.bodies.Release(b)
 			s.fail(ctx, failed)
 			return nil, false
 		}

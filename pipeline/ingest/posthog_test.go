@@ -109,7 +109,7 @@ func TestPostHogForms(t *testing.T) {
 		`"featureFlags":{}`) {
 		t.Errorf("/flags/: %d %s; want none", r.status, r.body)
 	}
-	if got := d.server.reader.inUse.Load(); got != 0 {
+	if got := d.server.bodies.InUse(); got != 0 {
 		t.Errorf("%d bytes of bodies are still counted; want 0", got)
 	}
 }
@@ -160,7 +160,7 @@ func TestPostHogIsHungUpOnWhereItsEventsWouldBeLost(t *testing.T) {
 	d.stop()
 	noAnswer("draining", r)
 	within(t, "Serve to return", d.done)
-	if got := d.server.reader.inUse.Load(); got != 0 {
+	if got := d.server.bodies.InUse(); got != 0 {
 		t.Errorf("%d bytes of bodies are still counted; want 0", got)
 	}
 }

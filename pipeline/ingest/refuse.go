@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/ingest/body"
 )
 
 // refuse answers for events that the buffer did not take, or whose outcome it does not know.
@@ -56,14 +57,14 @@ func (s *Server) unavailable(ctx exchange, err error) {
 	}
 }
 
-func (s *Server) fail(ctx exchange, f *failure) {
-	switch f.status {
+func (s *Server) fail(ctx exchange, f *body.Failure) {
+	switch f.Status {
 	case 429:
 		retryAfter(ctx, time.Second)
 	case 415:
 		ctx.Response.Header.Set("Accept-Encoding", "gzip, zstd")
 	}
-	problem(ctx, f.status, f.kind, f.detail, f.offset)
+	problem(ctx, f.Status, f.Kind, f.Detail, f.Offset)
 }
 
 // malformed answers for a body that can't be decoded.

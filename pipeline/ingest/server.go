@@ -18,6 +18,7 @@ import (
 	"sluice.example/sluice/internal/certfile"
 	"sluice.example/sluice/internal/tenants"
 	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/ingest/body"
 )
 
 // Buffer takes events towards the database. It keeps the slice and what it refers to.
@@ -41,7 +42,7 @@ type Server struct {
 
 	cert     *certfile.Pair             // nil: plain HTTP
 	limiters map[int32]*tenants.Limiter // fixed; a tenant without limits has none
-	reader   *reader
+	bodies   *body.Reader
 	decoders sync.Pool
 	inFlight atomic.Int64
 	draining atomic.Bool
@@ -69,7 +70,8 @@ func New(cfg Config, buf Buffer, who tenants.Set, m *Metrics, log *slog.Logger) 
 			return nil, fmt.Errorf("ingest.tls-cert-file, ingest.tls-key-file: %w", err)
 		}
 	}
-	s.reader, err = newReader(&s.cfg, m)
+	s.bodies, err = body.NewReader(body.Config{MaxBodyBytes: cfg.MaxBodyBytes, MaxDecodedBytes: cfg.MaxDecodedBytes,
+		MaxReadingBytes: cfg.MaxReadingBytes, ReadTimeout: cfg.ReadTimeout}, body.Metrics{Wire: m.wire, Reading: m.reading})
 	return s, err
 }
 
@@ -134,7 +136,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 func (s *Server) Leave() { s.leaving.Store(true) }
 
 // Reading is the memory of the bodies that are being read and decoded, in bytes.
-func (s *Server) Reading() int { return int(s.reader.inUse.Load()) }
+func (s *Server) Reading() int { return s.bodies.InUse() }
 
 // slogPrinter logs what fasthttp reports, which is about single connections.
 type slogPrinter struct{ log *slog.Logger }

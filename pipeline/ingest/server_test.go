@@ -385,7 +385,7 @@ func TestStatusCodes(t *testing.T) {
 	if got := testutil.ToFloat64(d.metrics.requests.WithLabelValues("200")); got < 10 {
 		t.Errorf("pipeline_ingest_requests_total{status=200} = %v; want the requests above", got)
 	}
-	if got := d.server.reader.inUse.Load(); got != 0 {
+	if got := d.server.bodies.InUse(); got != 0 {
 		t.Errorf("%d bytes of bodies are still counted; want 0", got)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/ingest/body"
 )
 
 // streamBytes is how much of a stream is read ahead while the events before it are written. Together with the chunk
@@ -46,7 +47,7 @@ type stream struct {
 	undo    func() bool // of the hook on the drain
 
 	// The side of Read.
-	body     body // counts the memory
+	memory   body.Body // counts the memory
 	chunk    []byte
 	skipping bool // the rest of a line that is too long
 	total    tally
@@ -79,8 +80,8 @@ func (s *Server) stream(ctx exchange) {
 		emptied: make(chan struct{}, 1),
 	}
 	var from io.Reader = bytes.NewReader(nil)
-	if body := ctx.RequestBodyStream(); body != nil {
-		from = body
+	if stream := ctx.RequestBodyStream(); stream != nil {
+		from = stream
 	}
 	from, open, failed := st.source(string(bytes.ToLower(header.ContentEncoding())), from, header.ContentLength())
 	if failed != nil {
@@ -99,8 +100,8 @@ func (s *Server) stream(ctx exchange) {
 type opener func(from io.Reader) (text io.Reader, done func(), err error)
 
 // source counts the stream's memory and finds out how it is compressed.
-func (st *stream) source(encoding string, from io.Reader, length int) (io.Reader, opener, *failure) {
-	r := st.s.reader
+func (st *stream) source(encoding string, from io.Reader, length int) (io.Reader, opener, *body.Failure) {
+	r := st.s.bodies
 	need := 2*streamBytes + st.s.cfg.MaxEventBytes
 	plain := func(from io.Reader) (io.Reader, func(), error) { return from, func() {}, nil }
 	open := plain
@@ -109,8 +110,8 @@ func (st *stream) source(encoding string, from io.Reader, length int) (io.Reader
 	case "gzip", "x-gzip":
 		need += 64 << 10
 		open = func(from io.Reader) (io.Reader, func(), error) {
-			z := r.gzip()
-			return z, func() { r.gzips.Put(z) }, z.Reset(from)
+			z := r.Gzip()
+			return z, func() { r.PutGzip(z) }, z.Reset(from)
 		}
 	case "zstd":
 		need += 8 << 20
@@ -123,10 +124,10 @@ func (st *stream) source(encoding string, from io.Reader, length int) (io.Reader
 			return z, z.Close, nil
 		}
 	default:
-		return nil, nil, unknownEncoding([]byte(encoding))
+		return nil, nil, body.UnknownEncoding([]byte(encoding))
 	}
-	if !r.reserve(&st.body, need) {
-		return nil, nil, noRoom()
+	if !r.Reserve(&st.memory, need) {
+		return nil, nil, body.NoRoom()
 	}
 	return &patient{st, from, length}, open, nil
 }
@@ -422,6 +423,6 @@ func (st *stream) Close() error {
 	st.leave()
 	st.conn.SetReadDeadline(st.linger)
 	st.reading.Wait()
-	st.s.reader.unreserve(&st.body)
+	st.s.bodies.Unreserve(&st.memory)
 	return nil
 }

@@ -106,8 +106,8 @@ func (k *talk) rest() (sum, last line) {
 
 func (d *door) noMemoryHeld(t *testing.T) {
 	t.Helper()
-	pgtest.Eventually(t, "no bytes are counted", func() bool { return d.server.reader.inUse.Load() == 0 },
-		func() any { return d.server.reader.inUse.Load() })
+	pgtest.Eventually(t, "no bytes are counted", func() bool { return d.server.bodies.InUse() == 0 },
+		func() any { return d.server.bodies.InUse() })
 }
 
 func TestStreamAnswersWhileItGoesOn(t *testing.T) {

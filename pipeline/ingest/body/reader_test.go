@@ -1,10 +1,12 @@
-package ingest
+package body
 
 import (
 	"bytes"
 	"strings"
 	"testing"
 
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 )
@@ -20,9 +22,8 @@ func FuzzBody(f *testing.F) {
 			f.Add([]byte(b), encoding, -1)
 		}
 	}
-	cfg := DefaultConfig()
-	cfg.MaxBodyBytes, cfg.MaxDecodedBytes, cfg.MaxReadingBytes = 8<<10, 16<<10, 1<<20
-	r, err := newReader(&cfg, NewMetrics(prometheus.NewRegistry()))
+	cfg := Config{MaxBodyBytes: 8 << 10, MaxDecodedBytes: 16 << 10, MaxReadingBytes: 1 << 20}
+	r, err := NewReader(cfg, testMetrics())
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -31,20 +32,41 @@ func FuzzBody(f *testing.F) {
 		ctx.Request.SetBodyStream(bytes.NewReader(wire), length)
 		ctx.Request.Header.SetContentLength(max(length, -1))
 		ctx.Request.Header.SetContentEncoding([]string{"", "gzip", "zstd", "identity"}[encoding%4])
-		b, failed := r.read(&ctx)
+		b, failed := r.Read(&ctx)
 		if failed == nil {
-			if len(b.text) > cfg.MaxDecodedBytes {
-				t.Errorf("%d bytes; %d are allowed", len(b.text), cfg.MaxDecodedBytes)
+			if len(b.Text) > cfg.MaxDecodedBytes {
+				t.Errorf("%d bytes; %d are allowed", len(b.Text), cfg.MaxDecodedBytes)
 			}
-			if encoding%4 == 0 && string(b.text) != string(wire) {
-				t.Errorf("read %q of %q", b.text, wire)
+			if encoding%4 == 0 && string(b.Text) != string(wire) {
+				t.Errorf("read %q of %q", b.Text, wire)
 			}
-			r.release(b)
-		} else if failed.status < 400 || failed.detail == "" {
+			r.Release(b)
+		} else if failed.Status < 400 || failed.Detail == "" {
 			t.Errorf("failure %+v", failed)
 		}
 		if got := r.inUse.Load(); got != 0 {
 			t.Errorf("%d bytes are still counted; want 0", got)
 		}
 	})
+}
+
+func testMetrics() Metrics {
+	return Metrics{Wire: prometheus.NewCounter(prometheus.CounterOpts{Name: "wire"}),
+		Reading: prometheus.NewGauge(prometheus.GaugeOpts{Name: "reading"})}
+}
+
+func gz(text string) string {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	w.Write([]byte(text))
+	w.Close()
+	return b.String()
+}
+
+func zst(text string) string {
+	w, err := zstd.NewWriter(nil)
+	if err != nil {
+		panic(err)
+	}
+	return string(w.EncodeAll([]byte(text), nil))
 }

@@ -1,4 +1,8 @@
-package ingest
+// Package body reads the bodies of requests: it decompresses them, within bounds for each and for all.
+//
+// Memory is counted as it is filled, not as Content-Length promises, so that slow clients hold no more than they have
+// sent.
+package body
 
 import (
 	"bytes"
@@ -9,37 +13,53 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 )
 
-// reader reads and decompresses bodies into memory that is counted against a bound. Memory is counted as it is filled,
-// not as Content-Length promises, so that slow clients hold no more than they have sent.
-type reader struct {
-	cfg     *Config
-	metrics *Metrics
+// Config bounds bodies, in bytes, under the names of the settings that an operator may set.
+type Config struct {
+	MaxBodyBytes    int // of one, as it comes over the wire
+	MaxDecodedBytes int // of one, after decompression
+	MaxReadingBytes int // of all that are being read and decoded
+	ReadTimeout     time.Duration
+}
+
+// Metrics are told what is read.
+type Metrics struct {
+	Wire    prometheus.Counter // bytes as they came
+	Reading prometheus.Gauge   // bytes in use
+}
+
+// Reader reads and decompresses bodies into memory that is counted against a bound. It is safe for concurrent use.
+type Reader struct {
+	cfg     Config
+	metrics Metrics
 	inUse   atomic.Int64
 
-	bodies sync.Pool // *body
+	bodies sync.Pool // *Body
 	gzips  sync.Pool // *gzip.Reader
 	// zstd decodes whole bodies, at most one a core at a time, so that the windows of many slow clients do not add up.
 	zstd *zstd.Decoder
 }
 
-func newReader(cfg *Config, m *Metrics) (*reader, error) {
+// NewReader returns a reader whose bounds are checked already.
+func NewReader(cfg Config, m Metrics) (*Reader, error) {
 	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(uint64(cfg.MaxDecodedBytes)),
 		zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderLowmem(true))
 	if err != nil {
 		return nil, fmt.Errorf("ingest: zstd: %w", err)
 	}
-	return &reader{cfg: cfg, metrics: m, zstd: z}, nil
+	return &Reader{cfg: cfg, metrics: m, zstd: z}, nil
 }
 
-// body is one request's text, and the memory it is counted for.
-type body struct {
-	text     []byte
+// Body is one request's text, and the memory it is counted for.
+type Body struct {
+	Text     []byte
 	raw      []byte // compressed
 	wire     counted
 	reserved int
@@ -51,34 +71,37 @@ var (
 	errFull     = errors.New("too many bodies at once")
 )
 
-// failure is a body that was not read, and the answer to it.
-type failure struct {
-	status int
-	kind   string
-	detail string
-	offset int // -1: none
+// Failure is a body that was not read, and the answer to it.
+type Failure struct {
+	Status int
+	Kind   string // of the problem
+	Detail string
+	Offset int // into the body as it came; -1: none
 }
 
-// release returns the memory for use by other requests. It does nothing if b is nil.
-func (r *reader) release(b *body) {
+// InUse is the memory that is counted, in bytes.
+func (r *Reader) InUse() int { return int(r.inUse.Load()) }
+
+// Release returns the memory for use by other requests. It does nothing if b is nil.
+func (r *Reader) Release(b *Body) {
 	if b == nil {
 		return
 	}
-	r.unreserve(b)
+	r.Unreserve(b)
 	// Large ones are rare, and what lies in the pool is not counted. A guess: requests of 100 events and more fit.
 	const keep = 128 << 10
-	if cap(b.text) > keep {
-		b.text = nil
+	if cap(b.Text) > keep {
+		b.Text = nil
 	}
 	if cap(b.raw) > keep {
 		b.raw = nil
 	}
-	b.text, b.raw, b.wire = b.text[:0], b.raw[:0], counted{}
+	b.Text, b.raw, b.wire = b.Text[:0], b.raw[:0], counted{}
 	r.bodies.Put(b)
 }
 
-// read reads a request's body. After a failure there is nothing to release.
-func (r *reader) read(ctx *fasthttp.RequestCtx) (*body, *failure) {
+// Read reads a request's body. After a failure there is nothing to release.
+func (r *Reader) Read(ctx *fasthttp.RequestCtx) (*Body, *Failure) {
 	var encoding byte
 	switch e := lower(ctx.Request.Header.ContentEncoding()); string(e) {
 	case "", "identity":
@@ -87,24 +110,24 @@ func (r *reader) read(ctx *fasthttp.RequestCtx) (*body, *failure) {
 	case "zstd":
 		encoding = 'z'
 	default:
-		return nil, unknownEncoding(e)
+		return nil, UnknownEncoding(e)
 	}
 	length := ctx.Request.Header.ContentLength()
 	if length > r.cfg.MaxBodyBytes {
 		return nil, r.tooLarge(fmt.Sprintf("the body is %d bytes", length), r.cfg.MaxBodyBytes, "max-body-bytes")
 	}
-	b, _ := r.bodies.Get().(*body)
+	b, _ := r.bodies.Get().(*Body)
 	if b == nil {
-		b = &body{}
+		b = &Body{}
 	}
 	if f := r.fill(ctx, b, encoding, length); f != nil {
-		r.release(b)
+		r.Release(b)
 		return nil, f
 	}
 	return b, nil
 }
 
-func (r *reader) fill(ctx *fasthttp.RequestCtx, b *body, encoding byte, length int) *failure {
+func (r *Reader) fill(ctx *fasthttp.RequestCtx, b *Body, encoding byte, length int) *Failure {
 	stream := ctx.RequestBodyStream()
 	if stream == nil {
 		stream = bytes.NewReader(ctx.Request.Body())
@@ -112,48 +135,48 @@ func (r *reader) fill(ctx *fasthttp.RequestCtx, b *body, encoding byte, length i
 	b.wire = counted{r: stream}
 	wire := &b.wire
 	err := r.decompress(b, encoding, wire, length)
-	r.metrics.wire.Add(float64(wire.n))
+	r.metrics.Wire.Add(float64(wire.n))
 	var netErr net.Error
 	switch {
 	case err == nil && (length < 0 || wire.n >= length):
 		return nil
 	case errors.Is(err, errFull):
-		return noRoom()
+		return NoRoom()
 	case errors.Is(err, errTooLarge) && (encoding != 'g' || wire.n > r.cfg.MaxBodyBytes):
 		return r.tooLarge("the body is larger", r.cfg.MaxBodyBytes, "max-body-bytes")
 	case errors.Is(err, errTooLarge), errors.Is(err, errExpands):
 		return r.tooLarge("the decompressed body is larger", r.cfg.MaxDecodedBytes, "max-decoded-bytes")
 	case errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &netErr) && netErr.Timeout():
-		return &failure{408, "timeout",
+		return &Failure{408, "timeout",
 			fmt.Sprintf("the body did not come within %s (ingest.read-timeout)", r.cfg.ReadTimeout), -1}
 	case length >= 0 && wire.n < length && (err == nil || wire.ended):
-		return &failure{400, "incomplete",
+		return &Failure{400, "incomplete",
 			fmt.Sprintf("the body ended after %d of the %d bytes that Content-Length announced", wire.n, length), wire.n}
 	case err != nil && wire.err != nil:
-		return &failure{400, "incomplete", "the body broke off: " + wire.err.Error(), wire.n}
+		return &Failure{400, "incomplete", "the body broke off: " + wire.err.Error(), wire.n}
 	case err != nil:
-		return &failure{400, "malformed-encoding", "the body could not be decompressed: " + err.Error(), -1}
+		return &Failure{400, "malformed-encoding", "the body could not be decompressed: " + err.Error(), -1}
 	}
 	return nil
 }
 
 // decompress fills the body's text.
-func (r *reader) decompress(b *body, encoding byte, wire *counted, length int) (err error) {
+func (r *Reader) decompress(b *Body, encoding byte, wire *counted, length int) (err error) {
 	switch encoding {
 	case 0:
-		b.text, err = r.readAll(b, b.text, wire, r.cfg.MaxBodyBytes, length)
+		b.Text, err = r.readAll(b, b.Text, wire, r.cfg.MaxBodyBytes, length)
 	case 'g':
-		b.text, err = r.gunzip(b, wire)
+		b.Text, err = r.gunzip(b, wire)
 	case 'z':
 		b.raw, err = r.readAll(b, b.raw, wire, r.cfg.MaxBodyBytes, length)
 		if err != nil || length >= 0 && wire.n != length {
 			return err
 		}
-		b.text, err = r.zstd.DecodeAll(b.raw, b.text)
+		b.Text, err = r.zstd.DecodeAll(b.raw, b.Text)
 		if errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded) {
 			return errExpands
 		}
-		if err == nil && !r.reserve(b, cap(b.text)) {
+		if err == nil && !r.Reserve(b, cap(b.Text)) {
 			err = errFull
 		}
 	}
@@ -167,59 +190,60 @@ func lower(b []byte) []byte {
 	return bytes.ToLower(bytes.TrimSpace(b))
 }
 
-// inflate decompresses a body that turned out to be gzip.
-func (r *reader) inflate(b *body) *failure {
-	compressed := b.text
+// Inflate decompresses a body that turned out to be gzip.
+func (r *Reader) Inflate(b *Body) *Failure {
+	compressed := b.Text
 	wire := &counted{r: bytes.NewReader(compressed)}
-	b.text = b.raw
+	b.Text = b.raw
 	text, err := r.gunzip(b, wire)
-	b.text, b.raw = text, compressed
+	b.Text, b.raw = text, compressed
 	if err == nil {
 		return nil
 	}
 	switch {
 	case errors.Is(err, errFull):
-		return noRoom()
+		return NoRoom()
 	case errors.Is(err, errTooLarge):
 		return r.tooLarge("the decompressed body is larger", r.cfg.MaxDecodedBytes, "max-decoded-bytes")
 	}
-	return &failure{400, "malformed-encoding", "the body could not be decompressed: " + err.Error(), -1}
+	return &Failure{400, "malformed-encoding", "the body could not be decompressed: " + err.Error(), -1}
 }
 
-func unknownEncoding(e []byte) *failure {
-	return &failure{415, "unsupported-encoding",
-		fmt.Sprintf("Content-Encoding %q is not known; gzip, zstd and none are", cut(e)), -1}
+// UnknownEncoding is the failure of a body whose Content-Encoding is not known.
+func UnknownEncoding(e []byte) *Failure {
+	return &Failure{415, "unsupported-encoding",
+		fmt.Sprintf("Content-Encoding %.64q is not known; gzip, zstd and none are", e), -1}
 }
 
-// noRoom is the failure of a body for which there is no memory now.
-func noRoom() *failure {
-	return &failure{429, "overloaded",
+// NoRoom is the failure of a body for which there is no memory now.
+func NoRoom() *Failure {
+	return &Failure{429, "overloaded",
 		"the bodies of requests fill the memory that is set aside for them (ingest.max-reading-bytes)", -1}
 }
 
-func (r *reader) tooLarge(what string, most int, key string) *failure {
-	return &failure{413, "too-large", fmt.Sprintf("%s; %d bytes are allowed (ingest.%s)", what, most, key), -1}
+func (r *Reader) tooLarge(what string, most int, key string) *Failure {
+	return &Failure{413, "too-large", fmt.Sprintf("%s; %d bytes are allowed (ingest.%s)", what, most, key), -1}
 }
 
 // gunzip decompresses as the body comes in, so that neither form is held whole beyond the bounds.
-func (r *reader) gunzip(b *body, wire *counted) ([]byte, error) {
+func (r *Reader) gunzip(b *Body, wire *counted) ([]byte, error) {
 	wire.most = r.cfg.MaxBodyBytes
-	if !r.reserve(b, 64<<10) { // the decompressor's own window and tables
-		return b.text, errFull
+	if !r.Reserve(b, 64<<10) { // the decompressor's own window and tables
+		return b.Text, errFull
 	}
-	z := r.gzip()
+	z := r.Gzip()
 	defer r.gzips.Put(z)
 	if err := z.Reset(wire); err != nil {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
-		return b.text, err
+		return b.Text, err
 	}
-	return r.readAll(b, b.text, z, r.cfg.MaxDecodedBytes, -1)
+	return r.readAll(b, b.Text, z, r.cfg.MaxDecodedBytes, -1)
 }
 
-// gzip returns a decompressor, to be put back into gzips.
-func (r *reader) gzip() *gzip.Reader {
+// Gzip returns a decompressor, to be put back by PutGzip.
+func (r *Reader) Gzip() *gzip.Reader {
 	z, _ := r.gzips.Get().(*gzip.Reader)
 	if z == nil {
 		z = new(gzip.Reader)
@@ -227,9 +251,12 @@ func (r *reader) gzip() *gzip.Reader {
 	return z
 }
 
+// PutGzip takes a decompressor back.
+func (r *Reader) PutGzip(z *gzip.Reader) { r.gzips.Put(z) }
+
 // readAll appends all of from to dst, at most the given number of bytes. length is what is expected, -1 if unknown.
-func (r *reader) readAll(b *body, dst []byte, from io.Reader, most, length int) ([]byte, error) {
-	if !r.reserve(b, cap(dst)) {
+func (r *Reader) readAll(b *Body, dst []byte, from io.Reader, most, length int) ([]byte, error) {
+	if !r.Reserve(b, cap(dst)) {
 		return dst, errFull
 	}
 	for {
@@ -243,7 +270,7 @@ func (r *reader) readAll(b *body, dst []byte, from io.Reader, most, length int) 
 			if grown >= enough-1 {
 				grown = max(enough, len(dst)+1)
 			}
-			if !r.reserve(b, grown-cap(dst)) {
+			if !r.Reserve(b, grown-cap(dst)) {
 				return dst, errFull
 			}
 			dst = append(make([]byte, 0, grown), dst...)
@@ -262,18 +289,20 @@ func (r *reader) readAll(b *body, dst []byte, from io.Reader, most, length int) 
 	}
 }
 
-func (r *reader) unreserve(b *body) {
-	r.metrics.reading.Set(float64(r.inUse.Add(int64(-b.reserved))))
+// Unreserve returns all memory of a body.
+func (r *Reader) Unreserve(b *Body) {
+	r.metrics.Reading.Set(float64(r.inUse.Add(int64(-b.reserved))))
 	b.reserved = 0
 }
 
-func (r *reader) reserve(b *body, n int) bool {
+// Reserve counts n bytes more for a body, or returns false where the bound does not allow them.
+func (r *Reader) Reserve(b *Body, n int) bool {
 	if r.inUse.Add(int64(n)) > int64(r.cfg.MaxReadingBytes) {
 		r.inUse.Add(int64(-n))
 		return false
 	}
 	b.reserved += n
-	r.metrics.reading.Set(float64(r.inUse.Load()))
+	r.metrics.Reading.Set(float64(r.inUse.Load()))
 	return true
 }
 
