@@ -17,8 +17,8 @@ import (
 // of nodes that did not know it yet may have stored events. What arrives more than an hour after its rule's settle
 // time is not part of any comparison, so days are not gone back further for it. Most of the time this writes nothing.
 const noteRatesSQL = `
-insert into rate_fills as f (metric, seen_at, passes, began_at, day, since)
-select metric, now(), 0, now(), (now() at time zone 'UTC')::date, (since at time zone 'UTC')::date
+insert into rate_fills as f (metric, seen_at, passes, began_at, day, since, counts_from)
+select metric, now(), 0, now(), (now() at time zone 'UTC')::date, (since at time zone 'UTC')::date, now()
 from unnest($1::text[], $2::timestamptz[]) as u(metric, since)
 where not exists (select from rate_fills f where f.metric = u.metric and f.seen_at > now() - $4::interval / 4
 	and not (f.passes = 1 and f.day is null and f.began_at <= now() - $4::interval))

@@ -32,12 +32,15 @@ insert into rate_firings (metric, tenant_id, started_at) values ($1, $2, $3) on 
 
 const endFiringSQL = `update rate_firings set ended_at = $3 where metric = $1 and tenant_id = $2 and ended_at is null`
 
-// sampleSQL sums the minutes of some windows, given by their ends: ranges of the primary key. A window in which nothing
-// was counted, or in which the rule fired, is not usable for comparison; but a firing that is older than all of them is
-// what is normal now, or it would never end.
+// sampleSQL sums the minutes of some windows, given by their ends: ranges of the primary key. A window from before the
+// rule counted, or in which the rule fired, is not usable for comparison; but a firing that is older than all of them
+// is what is normal now, or it would never end. The rule has counted since it was noted, and since the first minute
+// that was counted for the tenant; nothing in a window after that is a count of 0.
 const sampleSQL = `
-select coalesce(m.n, 0), coalesce(m.x, 0), m.n is not null and not exists (select from rate_firings f
-	where f.metric = $1 and f.tenant_id = $2
+select coalesce(m.n, 0), coalesce(m.x, 0), (m.n is not null or w.until - $4::interval >= least(
+		(select counts_from from rate_fills where metric = $1),
+		(select min(minute) from rate_minutes where metric = $1 and tenant_id = $2)))
+	and not exists (select from rate_firings f where f.metric = $1 and f.tenant_id = $2
 	and f.started_at >= $5 and f.started_at < w.until and coalesce(f.ended_at, 'infinity') > w.until - $4::interval)
 from unnest($3::timestamptz[]) with ordinality as w(until, i), lateral (
 	select sum(n)::float8 n, sum(x)::float8 x from rate_minutes

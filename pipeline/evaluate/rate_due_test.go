@@ -134,6 +134,46 @@ func TestRateLateEvents(t *testing.T) {
 	w.want(`select sum(x)::text || ' ' || sum(late_x) from rate_minutes`, fmt.Sprintf("%d %d", 150*20, 150*10))
 }
 
+// TestRateThatBeginsAtNothing: windows in which the rule counted nothing are a baseline of 0; what begins then fires,
+// and is over when nothing is left of it.
+func TestRateThatBeginsAtNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, errors30)
+	w.set(w.now.Truncate(time.Hour))
+	w.minutes("other", 1, 1)
+	w.tick()
+	for range 24 {
+		w.advance(5 * time.Minute)
+		w.tick()
+	}
+	for range 4 {
+		w.minutes("failed", 5, 20)
+		w.tick()
+	}
+	if got := w.states(); len(got) == 0 || got[0] != "firing" {
+		t.Fatalf("messages %q, want firing", got)
+	}
+	for range 6 {
+		w.advance(5 * time.Minute)
+		w.tick()
+	}
+	if got := w.states(); got[len(got)-1] != "resolved" {
+		t.Errorf("messages %q, want the last to be resolved", got)
+	}
+}
+
+// TestRateOfAnEventBeforeItsRule: from before a rule counted nothing is known, so nothing is not what is usual.
+func TestRateOfAnEventBeforeItsRule(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, errors30)
+	w.set(w.now.Truncate(time.Hour))
+	for range 12 {
+		w.minutes("failed", 5, 20)
+		w.tick()
+	}
+	w.want(`select 'none' from outbox`)
+}
+
 // TestInhibitedRule: while the rule that explains it fires, the other one does not.
 func TestInhibitedRule(t *testing.T) {
 	t.Parallel()

@@ -37,9 +37,13 @@ func LintVolume(ctx context.Context, conn *pgx.Conn, set *rules.Set) (yamlfile.F
 	var found yamlfile.Faults
 	for _, r := range set.Rates() {
 		a := r.Rate
+		leastN, leastX := a.Floor()
+		if leastN == 0 && leastX == 0 {
+			continue
+		}
 		var windows, reached int
 		var n, x float64
-		err := conn.QueryRow(ctx, volumeSQL, a.Metric, a.Window, a.Settle, a.Ratio, a.MinDenominator, a.MinExpected).
+		err := conn.QueryRow(ctx, volumeSQL, a.Metric, a.Window, a.Settle, a.Ratio, leastN, leastX).
 			Scan(&windows, &reached, &n, &x)
 		if err != nil {
 			return nil, fmt.Errorf("evaluate: volume of %s: %w", r.Name, err)

@@ -8,7 +8,8 @@ import (
 	"sluice.example/sluice/pipeline/rules"
 )
 
-// TestLintVolume: 30 checkouts an hour for three days are too few for a minimum of 200.
+// TestLintVolume: 30 checkouts an hour for three days are too few for a minimum of 200. What a rise has to reach is
+// reached by the rise; what its window has no room for can never be.
 func TestLintVolume(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
@@ -17,9 +18,10 @@ func TestLintVolume(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
+	fire := "{drop: 30%}"
 	rule := func(minimum string) *rules.Set {
 		return load(t, "version: 1\nruleset: t\nrules:\n  - {id: r, owner: me, response: r.md, kind: rate, send_to: crm, "+
-			"numerator: {on: a}, denominator: {on: b}, fire: {drop: 30%},\n     minimum: "+minimum+"}\n")
+			"numerator: {on: a}, denominator: {on: b}, fire: "+fire+",\n     minimum: "+minimum+"}\n")
 	}
 	check := func(minimum, want string) {
 		t.Helper()
@@ -40,4 +42,9 @@ func TestLintVolume(t *testing.T) {
 	check("{denominator: 200}", "on average: make it about 7h long, or lower the minimum")
 	check("{denominator: 20}", "")
 	check("{denominator: 20, expected_numerator: 100000}", "too little for a rate rule")
+	check("{denominator: 20, expected_numerator: 25}", "reached by 0 of 7")
+	fire = "{rise: 30%}"
+	check("{denominator: 20, expected_numerator: 25}", "")
+	check("{denominator: 200}", "make it about 7h long")
+	check("{denominator: 20, expected_numerator: 100}", "make it about 4h long")
 }

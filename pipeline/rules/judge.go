@@ -15,7 +15,7 @@ import (
 type Sample struct {
 	// N and X are denominator and numerator.
 	N, X float64
-	// Usable: it can be compared with, since something was counted and the rule did not fire.
+	// Usable: it can be compared with, since the rule was counting and did not fire.
 	Usable bool
 }
 
@@ -53,12 +53,28 @@ type Judgement struct {
 	Unknown  string  `json:"unknown,omitempty"`
 	Value    float64 `json:"value"`
 	Baseline float64 `json:"baseline"`
-	// Change is the relative distance of value from baseline.
+	// Change is the relative distance of value from baseline, at most mostChange.
 	Change float64 `json:"change"`
 	// Z is the distance in standard deviations.
 	Z float64 `json:"z"`
 	N float64 `json:"denominator,omitempty"`
 	X float64 `json:"numerator"`
+
+	// little: Unknown is set since too little happens for a rise, which is a way for a rise to end.
+	little bool
+}
+
+// mostChange is what a rise from nothing counts as: beyond every threshold, and a number that JSON has.
+const mostChange = 1e6
+
+func relativeChange(value, baseline float64) float64 {
+	switch {
+	case baseline > 0:
+		return min(value/baseline-1, mostChange)
+	case value > 0:
+		return mostChange
+	}
+	return 0
 }
 
 // Judge goes on by one window. It returns the state to keep, and a match where the state's change means a message.
@@ -67,6 +83,7 @@ func (s *Set) Judge(r *Rule, state RateState, w Window) (RateState, *Findings) {
 	j := r.Rate.judge(w.Current, w.Before)
 	if w.Inhibited {
 		j.Unknown = "another rule fires: " + strings.Join(r.Rate.inhibitedBy, ", ")
+		j.little = false
 	}
 	state, message := r.Rate.next(state, j, w.End)
 	if message != "" {
@@ -78,7 +95,9 @@ func (s *Set) Judge(r *Rule, state RateState, w Window) (RateState, *Findings) {
 // judge compares a window with those before it.
 func (a *Rate) judge(cur Sample, before []Sample) Judgement {
 	j := Judgement{N: cur.N, X: cur.X}
-	before = slices.DeleteFunc(slices.Clone(before), func(s Sample) bool { return !s.Usable })
+	before = slices.DeleteFunc(slices.Clone(before), func(s Sample) bool {
+		return !s.Usable || a.Ratio && s.N == 0
+	})
 	if len(before) < a.baseline.require {
 		j.Unknown = fmt.Sprintf("%d of %d earlier windows can be compared with", len(before), a.baseline.require)
 		return j
@@ -88,14 +107,26 @@ func (a *Rate) judge(cur Sample, before []Sample) Judgement {
 	} else {
 		a.judgeCount(&j, before)
 	}
-	if j.Unknown == "" {
-		j.Change = j.Value/j.Baseline - 1
+	if j.Unknown == "" || j.little {
+		j.Change = relativeChange(j.Value, j.Baseline)
 	}
 	if math.IsNaN(j.Z) || math.IsInf(j.Z, 0) {
 		j.Z = 0
 	}
 	return j
 }
+
+// rise reports whether the rule looks for more than usual, and not for less.
+func (a *Rate) rise() bool { return a.fire.change > 0 }
+
+// enough reports whether a window can be judged. A drop needs that much was expected. A rise needs that much was
+// expected or counted: what begins at nothing is just what such a rule is for.
+func (a *Rate) enough(expected, counted float64) bool {
+	return expected >= a.MinExpected || a.rise() && counted >= a.MinExpected
+}
+
+// mostExpected is an upper bound, at about 95 %, of the mean of a Poisson variable of which n were counted: 3 for none.
+func mostExpected(n float64) float64 { return n + 1.645*math.Sqrt(n) + 3 }
 
 // judgeRatio is a test of two proportions, widened by how much the earlier windows differ among themselves.
 func (a *Rate) judgeRatio(j *Judgement, before []Sample) {
@@ -104,15 +135,16 @@ func (a *Rate) judgeRatio(j *Judgement, before []Sample) {
 		n += b.N
 		x += b.X
 	}
-	if n == 0 || j.N == 0 || x == 0 {
+	if n == 0 || j.N == 0 || x == 0 && !a.rise() {
 		j.Unknown = "nothing to divide by"
 		return
 	}
 	p := x / n
 	j.Value = j.X / j.N
 	j.Baseline = p
-	if j.N < a.MinDenominator || j.N*p < a.MinExpected {
+	if j.N < a.MinDenominator || !a.enough(j.N*p, j.X) {
 		j.Unknown = fmt.Sprintf("too little happened: %g, of which %.1f were expected to count", j.N, j.N*p)
+		j.little = a.rise() && j.N >= a.MinDenominator
 		return
 	}
 	chi := 0.0
@@ -121,8 +153,15 @@ func (a *Rate) judgeRatio(j *Judgement, before []Sample) {
 			chi += (b.X - b.N*p) * (b.X - b.N*p) / v
 		}
 	}
-	q := (j.X + x) / (j.N + n)
+	few := j.N*p < a.MinExpected
+	if few {
+		p = min(1, mostExpected(x)/n)
+	}
+	q := (j.X + n*p) / (j.N + n)
 	j.Z = (j.Value - p) / math.Sqrt(dispersion(chi, len(before))*q*(1-q)*(1/j.N+1/n))
+	if few {
+		j.Z = max(0, j.Z) // below the bound nothing is significant
+	}
 }
 
 // judgeCount is the same for one count: Poisson, widened.
@@ -135,15 +174,25 @@ func (a *Rate) judgeCount(j *Judgement, before []Sample) {
 	mean := sum / k
 	j.Value = j.X
 	j.Baseline = mean
-	if mean < a.MinExpected {
-		j.Unknown = fmt.Sprintf("too little happens: %.1f were expected", mean)
+	if !a.enough(mean, j.X) {
+		j.Unknown = fmt.Sprintf("too little happens: %g were counted, and %.1f expected", j.X, mean)
+		j.little = a.rise()
 		return
 	}
 	chi := 0.0
 	for _, b := range before {
-		chi += (b.X - mean) * (b.X - mean) / mean
+		if mean > 0 {
+			chi += (b.X - mean) * (b.X - mean) / mean
+		}
+	}
+	few := mean < a.MinExpected
+	if few {
+		mean = mostExpected(sum) / k
 	}
 	j.Z = (j.X - mean) / math.Sqrt(dispersion(chi, len(before))*mean*(1+1/k))
+	if few {
+		j.Z = max(0, j.Z)
+	}
 }
 
 func dispersion(chi float64, k int) float64 {
@@ -155,6 +204,11 @@ func dispersion(chi float64, k int) float64 {
 
 // next goes on by one window. The message that this means is firing, resolved, or empty for none.
 func (a *Rate) next(s RateState, j Judgement, end time.Time) (_ RateState, message string) {
+	// Where nothing is left to compare, a rise is over.
+	over := j.little && s.Firing()
+	if over {
+		j.Unknown = ""
+	}
 	s.Last = j
 	switch {
 	case j.Unknown != "":
@@ -163,7 +217,7 @@ func (a *Rate) next(s RateState, j Judgement, end time.Time) (_ RateState, messa
 		return s, ""
 	case s.Firing():
 		s.State = "firing"
-		if a.fire.crossed(j.Change) || a.clear.crossed(j.Change) {
+		if !over && (a.fire.crossed(j.Change) || a.clear.crossed(j.Change)) {
 			s.Times = 0
 			if a.repeat > 0 && end.Sub(s.SentAt) >= a.repeat {
 				s.Sent++
@@ -216,15 +270,31 @@ func (f *Findings) announce(r *Rule, s RateState, w Window, kind string) {
 	f.Matches = append(f.Matches, m)
 }
 
+// Floor is the least of the denominator and of the numerator, or count, that has to be usual in a window for the rule
+// to work; 0 where nothing has to. A rise needs no usual numerator, but a window that has room for the least one.
+func (a *Rate) Floor() (n, x float64) {
+	if a.rise() {
+		if a.Ratio {
+			n = max(a.MinDenominator, a.MinExpected)
+		}
+		return n, 0
+	}
+	return a.MinDenominator, a.MinExpected
+}
+
 // TooFew advises what to do about a rule in whose windows too little happens: n and x on average, of the denominator
 // and of the numerator.
 func (a *Rate) TooFew(n, x float64) string {
-	factor, usual := a.MinExpected/x, fmt.Sprintf("%.1f events", x)
+	leastN, leastX := a.Floor()
+	factor, usual := leastX/x, fmt.Sprintf("%.1f events", x)
 	if a.Ratio {
-		factor = max(a.MinDenominator/n, a.MinExpected/x)
+		factor = leastN / n
+		if leastX > 0 {
+			factor = max(factor, leastX/x)
+		}
 		usual = fmt.Sprintf("%.1f of the denominator and %.1f of the numerator", n, x)
 	}
-	if x == 0 || factor*a.Window.Hours() > 7*24 {
+	if math.IsNaN(factor) || math.IsInf(factor, 0) || factor*a.Window.Hours() > 7*24 {
 		return fmt.Sprintf("A window holds %s on average, too little for a rate rule", usual)
 	}
 	wider := time.Duration(factor*float64(a.Window)).Truncate(time.Hour) + time.Hour

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -49,6 +50,53 @@ func TestJudge(t *testing.T) {
 	check(ratio, []float64{1000, 20}, []float64{1000, 40, 1000, 40}, "2 of 3 earlier windows", 0, 0)
 	check(calls, []float64{0, 0}, []float64{0, 100, 0, 100, 0, 100, 0, 100}, "", -1, -8.94)
 	check(calls, []float64{0, 0}, []float64{0, 10, 0, 12, 0, 11}, "too little happens", 0, 0)
+}
+
+// TestJudgeRatesThatBeginAtNothing: a rise is judged where either the baseline or the window holds enough, against the
+// most that so small a baseline can stand for. A drop is judged by its baseline alone.
+func TestJudgeRatesThatBeginAtNothing(t *testing.T) {
+	calls := rateRules(t, "count: {on: call}", "fire: {rise: 100%}", "baseline: {step: 1h}").rules[0].Rate
+	fails := rateRules(t, "numerator: {on: fail}", "denominator: {on: call}", "fire: {rise: 100%}").rules[0].Rate
+	drops := rateRules(t, "count: {on: call}", "fire: {drop: 50%}").rules[0].Rate
+	end := time.Date(2026, 1, 5, 12, 0, 0, 0, time.UTC)
+	check := func(a *Rate, cur []float64, before []float64, want string) {
+		t.Helper()
+		j := a.judge(samples(cur...)[0], samples(before...))
+		s, message := a.next(RateState{}, j, end)
+		if got := strings.TrimSpace(s.State + " " + message); got != want {
+			t.Errorf("%v after %v is %q, want %q: %+v", cur, before, got, want, j)
+		}
+		if _, err := json.Marshal(s); err != nil {
+			t.Errorf("%v after %v can't be kept: %v", cur, before, err)
+		}
+	}
+	check(calls, []float64{0, 5000}, []float64{0, 0, 0, 0, 0, 0}, "firing firing")
+	check(calls, []float64{0, 5000}, []float64{0, 2, 0, 2, 0, 2}, "firing firing")
+	check(calls, []float64{0, 10}, []float64{0, 4, 0, 9, 0, 8}, "ok") // 7 may as well be 11
+	check(calls, []float64{0, 9}, []float64{0, 0, 0, 0, 0, 0}, "unknown")
+	check(calls, []float64{0, 0}, []float64{0, 0, 0, 0, 0, 0}, "unknown")
+	check(drops, []float64{0, 5000}, []float64{0, 2, 0, 2, 0, 2}, "unknown")
+	check(fails, []float64{1000, 500}, []float64{1000, 1, 1000, 1, 1000, 1}, "firing firing")
+	check(fails, []float64{1000, 500}, []float64{1000, 0, 1000, 0, 1000, 0}, "firing firing")
+	check(fails, []float64{1000, 9}, []float64{1000, 1, 1000, 1, 1000, 1}, "unknown")
+	check(fails, []float64{1000, 1000}, []float64{1000, 0, 1000, 0, 1000, 0}, "firing firing")
+	check(fails, []float64{1000, 500}, []float64{0, 0, 0, 0, 1000, 1}, "unknown") // one window says something
+}
+
+// TestARiseFromNothingEnds: what falls back to nothing is over, although nothing is too little to be judged.
+func TestARiseFromNothingEnds(t *testing.T) {
+	a := rateRules(t, "count: {on: call}", "fire: {rise: 100%}", "clear: {rise: 50%, for: 2}").rules[0].Rate
+	end := time.Date(2026, 1, 5, 12, 0, 0, 0, time.UTC)
+	s, got := RateState{}, []string{}
+	for i, x := range []float64{0, 5000, 0, 5000, 3, 0, 0} {
+		var message string
+		s, message = a.next(s, a.judge(Sample{X: x}, samples(0, 0, 0, 0, 0, 0)), end.Add(time.Duration(i)*time.Hour))
+		got = append(got, strings.TrimSpace(s.State+" "+message))
+	}
+	want := "unknown, firing firing, firing, firing, firing, ok resolved, unknown"
+	if strings.Join(got, ", ") != want {
+		t.Errorf("got %q, want %s", got, want)
+	}
 }
 
 // TestRateFiresOnceAndResolves: a condition that stays true is one message, and one more each repeat; the all-clear

@@ -24,7 +24,8 @@ type Rate struct {
 	// Ratio: numerator against denominator; otherwise one count.
 	Ratio bool
 	// MinDenominator and MinExpected are the least that has to happen in a window for it to be judged; the latter is the
-	// numerator, or count, that the baseline lets expect. MinimumPlace is where they stand, or would stand.
+	// numerator, or count, that the baseline lets expect, or, for a rise, that was counted. MinimumPlace is where they
+	// stand, or would stand.
 	MinDenominator, MinExpected float64
 	MinimumPlace                yamlfile.Fault
 	// Inhibitors are the metrics of rules that, while they fire, keep this one from firing.
@@ -88,6 +89,9 @@ type Count struct {
 	Role  Role
 }
 
+// Minute is the minute in which the event counts.
+func (c Count) Minute() time.Time { return effective(c.Event).Truncate(time.Minute) }
+
 // Minute is a minute of a tenant's time in which a rule counts.
 type Minute struct {
 	Metric string
@@ -110,7 +114,7 @@ func Rollup(sums map[Minute]Counts, all []Count) {
 		if c.Event.ReceivedAt.Sub(at) > c.Rule.Rate.Settle {
 			i += 2
 		}
-		m := Minute{c.Rule.Rate.Metric, c.Event.Tenant, at.Truncate(time.Minute)}
+		m := Minute{c.Rule.Rate.Metric, c.Event.Tenant, c.Minute()}
 		sum := sums[m]
 		sum[i]++
 		sums[m] = sum

@@ -16,6 +16,8 @@ type rateKey struct {
 type rate struct {
 	state   rules.RateState
 	firings []firing
+	// first is the earliest minute that was counted.
+	first time.Time
 }
 
 // firing lasts until the zero time while it goes on.
@@ -25,10 +27,15 @@ type firing struct{ began, ended time.Time }
 func (r *Run) count(c rules.Count) {
 	rules.Rollup(r.minutes, []rules.Count{c})
 	k := rateKey{c.Rule.Rate.Metric, c.Event.Tenant}
-	if r.rates[k] == nil {
+	own := r.rates[k]
+	if own == nil {
 		a := c.Rule.Rate
-		r.rates[k] = &rate{}
+		own = &rate{first: c.Minute()}
+		r.rates[k] = own
 		r.window(c.Rule, k, r.now.Add(-a.Settle).Truncate(a.Every).Add(a.Every))
+	}
+	if at := c.Minute(); at.Before(own.first) {
+		own.first = at
 	}
 }
 
@@ -59,9 +66,11 @@ func (r *Run) window(of *rules.Rule, k rateKey, end time.Time) {
 	})
 }
 
-// sample sums the minutes of a window, as sampleSQL does.
+// sample sums the minutes of a window, as sampleSQL does. The rule counts from the start of the replay on, and from the
+// tenant's first minute.
 func (r *Run) sample(a *rules.Rate, k rateKey, end, oldest time.Time) (s rules.Sample) {
 	start := end.Add(-a.Window)
+	s.Usable = !start.Before(r.start) || !start.Before(r.rates[k].first)
 	for at := start; at.Before(end); at = at.Add(time.Minute) {
 		if c, ok := r.minutes[rules.Minute{Metric: k.metric, Tenant: k.tenant, At: at}]; ok {
 			s.N += float64(c[0])

@@ -68,3 +68,31 @@ func TestRateReplay(t *testing.T) {
 		t.Errorf("got %v, want firing resolved", got)
 	}
 }
+
+// TestRateReplayFromNothing: the replay counts from its start on, so what begins later begins at nothing; what goes on
+// from the start begins at what it is.
+func TestRateReplayFromNothing(t *testing.T) {
+	set := load(t, "  - id: r\n    kind: rate\n    send_to: crm\n    count: {on: failed}\n    "+
+		"window: 10m\n    every: 5m\n    baseline: {step: 10m, periods: 3, require: 3}\n    fire: {rise: 100%}\n    clear: {rise: 50%, for: 2}\n")
+	start := time.Date(2026, 1, 5, 0, 0, 0, 0, time.UTC)
+	check := func(quiet time.Duration, want string) {
+		t.Helper()
+		r := New(set, start)
+		begin := start.Add(quiet)
+		for at := begin; at.Before(begin.Add(15 * time.Minute)); at = at.Add(time.Second) {
+			r.Feed([]pipeline.Event{{ID: pipeline.NewUUIDv4(), Tenant: 1, Name: "failed", ReceivedAt: at,
+				OccurredAt: at}}, at)
+		}
+		r.Advance(begin.Add(2 * time.Hour))
+		got := []string{}
+		for _, d := range r.Decided() {
+			state, _, _ := strings.Cut(strings.TrimPrefix(string(d.Payload), `{"state":"`), `"`)
+			got = append(got, state)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("after %s of nothing: got %v, want %q", quiet, got, want)
+		}
+	}
+	check(time.Hour, "firing resolved")
+	check(0, "")
+}

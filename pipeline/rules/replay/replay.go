@@ -17,7 +17,9 @@ import (
 
 // Run is one replay. It is for one goroutine.
 type Run struct {
-	set   *rules.Set
+	set *rules.Set
+	// start is when the rules came into force.
+	start time.Time
 	now   time.Time
 	wakes wakes
 	seq   int
@@ -80,6 +82,7 @@ type subject struct {
 func New(set *rules.Set, start time.Time) *Run {
 	return &Run{
 		set:      set,
+		start:    start,
 		now:      start,
 		ledger:   map[ledgerKey]time.Time{},
 		subjects: map[subjectKey]*subject{},
