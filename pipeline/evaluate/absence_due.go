@@ -50,7 +50,7 @@ func (s *Sweeper) absence(ctx context.Context, set *rules.Set, of *rules.Rule) e
 			s.metrics.expired.WithLabelValues(of.Name).Add(float64(expired))
 		}, r.record(ctx, tx, set.Fire(of, due))
 	})
-	s.metrics.late.WithLabelValues(of.Name).Set(oldest)
+	s.metrics.late.set(of, oldest)
 	if err != nil {
 		return fmt.Errorf("evaluate: timers of rule %s: %w", of.Name, err)
 	}

@@ -8,6 +8,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"sluice.example/sluice/pipeline/rules"
 )
 
 // Sweeper makes the decisions that no event triggers: timers of absence rules that have run out, digests of what
@@ -21,6 +23,8 @@ type Sweeper struct {
 	db      *pgxpool.Pool
 	metrics *SweepMetrics
 	cleaned time.Time
+	// last are the rules by which the last look decided.
+	last *rules.Set
 
 	// The constants of the same names, and others in tests.
 	sweepBatch  int
@@ -76,6 +80,11 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	start := time.Now()
 	defer func() { s.metrics.duration.Observe(time.Since(start).Seconds()) }()
 	set := s.engine.inForce()
+	if set != s.last {
+		s.last = set
+		s.metrics.inForce(set)
+	}
+	s.metrics.late.only(set.Absences())
 	var errs []error
 	try := func(task string, err error) {
 		if err != nil && ctx.Err() == nil {

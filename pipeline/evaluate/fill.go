@@ -80,6 +80,7 @@ func (s *Sweeper) noteRates(ctx context.Context, rates []*rules.Rule) (judged []
 func (s *Sweeper) Fill(ctx context.Context) error {
 	set := s.engine.inForce()
 	rates := set.Rates()
+	s.metrics.unfilled.only(rates)
 	if err := s.engine.markGaps(ctx, s.db); err != nil {
 		return err
 	}
@@ -172,7 +173,7 @@ func (s *Sweeper) fillDay(ctx context.Context, set *rules.Set, r *rules.Rule) (m
 		return false, err
 	}
 	s.metrics.filled.WithLabelValues(r.Name).Add(float64(events))
-	s.metrics.unfilled.WithLabelValues(r.Name).Set(float64(left))
+	s.metrics.unfilled.set(r, float64(left))
 	if events > 0 && !more {
 		s.engine.log.Info("rate rule activated; earlier events counted", "rule", r.Name)
 	}

@@ -3,6 +3,7 @@ package evaluate
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -21,7 +22,7 @@ type Metrics struct {
 	rules      *prometheus.GaugeVec
 	reloadOK   prometheus.Gauge
 	reloads    *prometheus.CounterVec
-	failing    *prometheus.GaugeVec
+	failing    ruleGauge
 
 	mu sync.Mutex
 	// warned is when a rule's failure was logged last, by rule and kind.
@@ -48,15 +49,16 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			Help: "1 if the rules in force are those of the file, 0 if the file has errors and older ones are."}),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_evaluate_rules_reloads_total",
 			Help: "Times that the rules were read again, by result: ok, failed."}, []string{"result"}),
-		failing: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_evaluate_rule_failing",
-			Help: "1 for a rule that failed on most of the events of the last seconds; rule_status holds a sample error."},
-			[]string{"rule"}),
+		failing: newRuleGauge("pipeline_evaluate_rule_failing",
+			"1 for a rule that failed on most of the events of the last seconds; rule_status holds a sample error."),
 		warned: map[[2]string]time.Time{},
 	}
-	reg.MustRegister(m.evaluated, m.decided, m.suppressed, m.errors, m.rules, m.reloadOK, m.reloads, m.failing)
+	reg.MustRegister(m.evaluated, m.decided, m.suppressed, m.errors, m.rules, m.reloadOK, m.reloads, m.failing.vec)
 	return m
 }
 
+// inForce shows how many rules are in force. What may be counted of each begins at 0, so that the first failure is a
+// rise; see maxZeroed.
 func (m *Metrics) inForce(set *rules.Set) {
 	states := map[string]int{"active": 0, "shadow": 0, "off": 0}
 	for _, r := range set.Rules() {
@@ -66,6 +68,56 @@ func (m *Metrics) inForce(set *rules.Set) {
 		m.rules.WithLabelValues(state).Set(float64(n))
 	}
 	m.reloadOK.Set(1)
+	for _, r := range zeroed(set.Rules()) {
+		for _, kind := range rules.FailureKinds {
+			m.errors.WithLabelValues(r.Name, kind)
+		}
+		for _, reason := range r.Suppressions() {
+			m.suppressed.WithLabelValues(r.Name, reason)
+		}
+	}
+}
+
+// maxZeroed is the most rules whose series are made before there is something to count. A guess: with more rules the
+// series of what never happened would be most of the page.
+const maxZeroed = 1000
+
+// zeroed are the rules whose series begin at 0.
+func zeroed(all []*rules.Rule) []*rules.Rule {
+	if len(all) > maxZeroed {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(r *rules.Rule) bool { return r.Off })
+}
+
+// ruleGauge is a gauge with a series for each rule. It is for one goroutine.
+type ruleGauge struct {
+	vec   *prometheus.GaugeVec
+	rules map[string]bool
+}
+
+func newRuleGauge(name, help string) ruleGauge {
+	return ruleGauge{prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, []string{"rule"}),
+		map[string]bool{}}
+}
+
+func (g ruleGauge) set(r *rules.Rule, value float64) {
+	g.rules[r.Name] = true
+	g.vec.WithLabelValues(r.Name).Set(value)
+}
+
+// only removes the series of other rules, which would keep their last value.
+func (g ruleGauge) only(all []*rules.Rule) {
+	stay := make(map[string]bool, len(all))
+	for _, r := range all {
+		stay[r.Name] = true
+	}
+	for name := range g.rules {
+		if !stay[name] {
+			g.vec.DeleteLabelValues(name)
+			delete(g.rules, name)
+		}
+	}
 }
 
 // Committed counts what the last recording wrote and wakes whoever delivers. Call it once, after COMMIT.
@@ -126,12 +178,4 @@ func (m *Metrics) shouldWarn(rule, kind string, now time.Time) bool {
 	}
 	m.warned[k] = now
 	return true
-}
-
-func (m *Metrics) setFailing(rule string, failing bool) {
-	value := 0.0
-	if failing {
-		value = 1
-	}
-	m.failing.WithLabelValues(rule).Set(value)
 }

@@ -89,6 +89,7 @@ on conflict (rule_id, hour) do update set evaluated = h.evaluated + excluded.eva
 
 func (e *Engine) report(ctx context.Context, db *pgxpool.Pool) error {
 	set := e.inForce()
+	e.metrics.failing.only(set.Rules())
 	if len(set.Rules()) == 0 {
 		return nil
 	}
@@ -103,7 +104,11 @@ func (e *Engine) report(ctx context.Context, db *pgxpool.Pool) error {
 			t = &tally{}
 		}
 		failing := t.errors >= failingEvents && t.errors*2 >= t.evaluated
-		e.metrics.setFailing(r.Name, failing)
+		if failing {
+			e.metrics.failing.set(r, 1)
+		} else {
+			e.metrics.failing.set(r, 0)
+		}
 		c.add(r, t, failing)
 	}
 	_, err := db.Exec(ctx, reportSQL, c.names, c.hashes, c.kinds, c.states, c.owners, c.responses, c.failing,

@@ -1,7 +1,10 @@
 package evaluate
 
 import (
+	"log/slog"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/pipeline"
@@ -38,5 +41,93 @@ func TestAFailingRuleIsSeen(t *testing.T) {
 	if bad, good := counted(t, reg, "pipeline_evaluate_rule_failing", "t/bad"),
 		counted(t, reg, "pipeline_evaluate_rule_failing", "t/good"); bad != 1 || good != 0 {
 		t.Errorf("failing: bad %v, good %v; want 1 and 0", bad, good)
+	}
+}
+
+// series counts the series of a metric whose first label that is not a tenant has a value.
+func series(t *testing.T, reg *prometheus.Registry, name, rule string) (n int) {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if f.GetName() == name && l.GetValue() == rule {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
+// TestSeriesOfRulesThatAreGone: a gauge of a rule that is gone would keep its last value, and its alert would go on.
+func TestSeriesOfRulesThatAreGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, errors30)
+	reg := prometheus.NewRegistry()
+	var err error
+	if w.engine, err = New(DefaultConfig(), NewMetrics(reg), slog.New(slog.DiscardHandler), nil); err != nil {
+		t.Fatal(err)
+	}
+	w.sweep = NewSweeper(w.engine, w.db, NewSweepMetrics(reg))
+	gauges := map[string]string{
+		"pipeline_evaluate_rule_failing":    "t/bad",
+		"pipeline_sweep_fill_days":          "t/failures",
+		"pipeline_sweep_oldest_due_seconds": "t/cart",
+	}
+	look := func(text string, want int) {
+		t.Helper()
+		w.use(text)
+		w.tick()
+		if err := w.engine.report(t.Context(), w.db); err != nil {
+			t.Fatal(err)
+		}
+		for name, rule := range gauges {
+			if got := series(t, reg, name, rule); got != want {
+				t.Errorf("with the rules %q, %s of %s has %d series, want %d", text, name, rule, got, want)
+			}
+		}
+	}
+	all := "  - {id: bad, on: x, match: event.properties.nope == 1, send_to: crm}\n" + errors30 + cart()
+	look(all, 1)
+	look("  - {id: good, on: x, send_to: crm}\n", 0)
+	look(all, 1)
+	look("  []\n", 0)
+}
+
+// TestSeriesBeginAtZero: what a rule may count is there before it is counted, so that the first failure is a rise.
+func TestSeriesBeginAtZero(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, errors30)
+	reg := prometheus.NewRegistry()
+	var err error
+	if w.engine, err = New(DefaultConfig(), NewMetrics(reg), slog.New(slog.DiscardHandler), nil); err != nil {
+		t.Fatal(err)
+	}
+	w.sweep = NewSweeper(w.engine, w.db, NewSweepMetrics(reg))
+	w.use("  - {id: a, on: x, dedupe_key: event.user_id, subject: event.user_id, cooldown: 1h, cap: {max: 1, per: 1h}, " +
+		"send_to: crm}\n  - {id: b, on: x, state: off, send_to: crm}\n" + errors30 + cart())
+	w.tick()
+	check := func(name, rule string, want int) {
+		t.Helper()
+		if got := series(t, reg, name, rule); got != want {
+			t.Errorf("%s of %s has %d series, want %d", name, rule, got, want)
+		}
+	}
+	check("pipeline_evaluate_rule_errors_total", "t/a", 6)
+	check("pipeline_evaluate_rule_errors_total", "t/b", 0)
+	check("pipeline_evaluate_suppressed_total", "t/a", 4)
+	check("pipeline_evaluate_suppressed_total", "t/cart", 1)
+	for _, task := range []string{"seed", "absence", "digest", "rate", "fill", "clean"} {
+		check("pipeline_sweep_errors_total", task, 1)
+	}
+	for _, name := range []string{"fired_timers", "expired_timers", "seed_events"} {
+		check("pipeline_sweep_"+name+"_total", "t/cart", 1)
+	}
+	for _, name := range []string{"judged_windows", "fill_events"} {
+		check("pipeline_sweep_"+name+"_total", "t/failures", 1)
 	}
 }

@@ -1,6 +1,10 @@
 package evaluate
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sluice.example/sluice/pipeline/rules"
+)
 
 // SweepMetrics are those of a Sweeper.
 type SweepMetrics struct {
@@ -9,9 +13,9 @@ type SweepMetrics struct {
 	seeded  *prometheus.CounterVec
 	windows *prometheus.CounterVec
 	filled  *prometheus.CounterVec
-	// unfilled: see Fill.
-	unfilled *prometheus.GaugeVec
-	late     *prometheus.GaugeVec
+	// unfilled is for the goroutine of Fill, late for that of Sweep.
+	unfilled ruleGauge
+	late     ruleGauge
 	errors   *prometheus.CounterVec
 	duration prometheus.Histogram
 }
@@ -29,18 +33,32 @@ func NewSweepMetrics(reg prometheus.Registerer) *SweepMetrics {
 			Help: "Windows of rate rules that were judged, missed ones included."}, []string{"rule"}),
 		filled: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_sweep_fill_events_total",
 			Help: "Stored events read to make the counts of a rate rule that came into force."}, []string{"rule"}),
-		unfilled: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_sweep_fill_days",
-			Help: "Days of stored events that are still to be counted for a rate rule that came into force, as the node " +
-				"knows that counted last."}, []string{"rule"}),
-		late: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_sweep_oldest_due_seconds",
-			Help: "For how long the oldest timer taken by the last look had been due; 0 if none was. Alert above 300."},
-			[]string{"rule"}),
+		unfilled: newRuleGauge("pipeline_sweep_fill_days", "Days of stored events that are still to be counted for a rate rule "+
+			"that came into force, as the node knows that counted last."),
+		late: newRuleGauge("pipeline_sweep_oldest_due_seconds",
+			"For how long the oldest timer taken by the last look had been due; 0 if none was. Alert above 300."),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_sweep_errors_total",
 			Help: "Failures, which are tried again at the next look, by task: seed, absence, digest, rate, fill, clean."},
 			[]string{"task"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pipeline_sweep_duration_seconds",
 			Help: "Time of one look at everything that is due.", Buckets: prometheus.ExponentialBuckets(0.0005, 3, 11)}),
 	}
-	reg.MustRegister(m.fired, m.expired, m.seeded, m.windows, m.filled, m.unfilled, m.late, m.errors, m.duration)
+	reg.MustRegister(m.fired, m.expired, m.seeded, m.windows, m.filled, m.unfilled.vec, m.late.vec, m.errors, m.duration)
+	for _, task := range []string{"seed", "absence", "digest", "rate", "fill", "clean"} {
+		m.errors.WithLabelValues(task)
+	}
 	return m
+}
+
+// inForce lets the counters of the rules begin at 0.
+func (m *SweepMetrics) inForce(set *rules.Set) {
+	for _, r := range zeroed(set.Absences()) {
+		m.fired.WithLabelValues(r.Name)
+		m.expired.WithLabelValues(r.Name)
+		m.seeded.WithLabelValues(r.Name)
+	}
+	for _, r := range zeroed(set.Rates()) {
+		m.windows.WithLabelValues(r.Name)
+		m.filled.WithLabelValues(r.Name)
+	}
 }

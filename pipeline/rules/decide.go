@@ -89,6 +89,26 @@ const (
 	FailedRefused    = "refused"       // what the rule made could not be recorded
 )
 
+// FailureKinds are all kinds of failures.
+var FailureKinds = []string{FailedExpression, FailedKey, FailedSize, FailedCost, FailedPanic, FailedRefused}
+
+// Suppressions are the reasons for which matches of the rule may make no message.
+func (r *Rule) Suppressions() (reasons []string) {
+	if r.dedupeKey != nil || r.Absence != nil {
+		reasons = append(reasons, Duplicate)
+	}
+	if r.Limits.Cooldown > 0 {
+		reasons = append(reasons, Cooldown)
+	}
+	if r.Limits.CapMax > 0 {
+		reasons = append(reasons, Cap)
+	}
+	if r.MaxAge > 0 {
+		reasons = append(reasons, TooOld)
+	}
+	return reasons
+}
+
 func failureKind(err error) string {
 	switch {
 	case errors.Is(err, expr.ErrNoKey):
