@@ -78,18 +78,22 @@ func (sc *Scope) compile(src *yamlfile.File, n *yaml.Node, where string, want re
 		src.Fault(n, where, "the expression is of type %s, but has to be a string or an int", t)
 		return nil
 	}
+	tree := checked.NativeRep()
+	relax(tree)
 	fast, careful, err := sc.programs(checked)
 	if err != nil {
 		src.Fault(n, where, "%s", plain(err.Error()))
 		return nil
 	}
-	tree, out := checked.NativeRep(), &Program{fast: fast, careful: careful}
+	out := &Program{fast: fast, careful: careful}
 	if sc.Warn != nil {
-		warnOfPatterns(tree, func(id int64, message string) {
+		warn := func(id int64, message string) {
 			place := tree.SourceInfo().GetStartLocation(id)
 			line, col := src.Inside(n, place.Line(), place.Column())
 			sc.Warn(line, col, where, message)
-		})
+		}
+		warnOfPatterns(tree, warn)
+		warnOfDivisions(tree, warn)
 	}
 	if want == condition {
 		out.short = shortcutOf(tree, tree.Expr())

@@ -119,6 +119,7 @@ func newScope(variables map[string]*types.Type, objs objects) (*Scope, error) {
 		cel.ParserRecursionLimit(50),
 		coalesce(),
 	}
+	opts = append(opts, numbers()...)
 	sc := &Scope{}
 	for name, t := range variables {
 		opts = append(opts, cel.Variable(name, t))
