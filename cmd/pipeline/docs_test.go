@@ -201,7 +201,8 @@ func TestDesignNamesTestsThatExist(t *testing.T) {
 	}
 	have := map[string]bool{}
 	for _, pattern := range []string{"../*/*_test.go", "../../operate/*/*_test.go", "../../pipeline/*_test.go",
-		"../../pipeline/*/*_test.go", "../../internal/*/*_test.go"} {
+		"../../pipeline/*/*_test.go", "../../pipeline/*/*/*_test.go", "../../internal/*/*_test.go",
+		"../../tests/*/*_test.go", "../../monitoring/*_test.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)

@@ -29,7 +29,7 @@ func TestMembers(t *testing.T) {
 		{`{a:1}`, ``, -1},
 		{`{"a":tru}`, ``, -1},
 	} {
-		s := Scanner{MaxDepth: 10}
+		s := Scanner{MaxDepth: 10, MaxDigits: MaxDigits}
 		s.Reset([]byte(tt.text))
 		members := s.Members(0)
 		var got []string
@@ -65,10 +65,10 @@ func FuzzMembers(f *testing.F) {
 		if len(text) == 0 || text[0] != '{' {
 			return
 		}
-		whole := Scanner{MaxDepth: 100}
+		whole := Scanner{MaxDepth: 100, MaxDigits: MaxDigits}
 		whole.Reset(text)
 		end := whole.Value(0)
-		s := Scanner{MaxDepth: 100}
+		s := Scanner{MaxDepth: 100, MaxDigits: MaxDigits}
 		s.Reset(text)
 		members := s.Members(0)
 		last, flaw := map[string]string{}, FlawNone

@@ -20,6 +20,10 @@ type Scanner struct {
 	Text []byte
 	// MaxDepth is how deep containers inside one value may be nested before it has FlawDepth.
 	MaxDepth int
+	// MaxDigits is with how many digits PostgreSQL may print a number before it has FlawDigits.
+	MaxDigits int
+	// Grown is how many bytes more PostgreSQL prints for the numbers of Text that were walked over than they have.
+	Grown int
 
 	// Fault says why Text is not JSON, "" while it is; FaultAt is the index of the offending byte.
 	Fault   string
@@ -44,12 +48,13 @@ const (
 	FlawUTF8           // bytes that are not UTF-8
 	FlawControl        // a control character that is not escaped
 	FlawNumber         // a number beyond PostgreSQL's numeric
+	FlawDigits         // a number of more digits than MaxDigits
 	FlawDepth          // deeper than MaxDepth
 )
 
 // Reset begins anew with another text.
 func (s *Scanner) Reset(text []byte) {
-	s.Text = text
+	s.Text, s.Grown = text, 0
 	s.Fault, s.FaultAt = "", 0
 	s.Flaw, s.FlawAt = FlawNone, 0
 }
@@ -335,10 +340,22 @@ func (s *Scanner) number(i int) int {
 		}
 		i = s.digits(i)
 	}
-	if (exponent || i-start > numericScale) && !numericHolds(b[start:i]) {
-		s.flawed(start, FlawNumber)
+	if exponent || i-start > min(s.MaxDigits, numericScale) {
+		s.measure(start, i)
 	}
 	return i
+}
+
+// measure looks at what PostgreSQL makes of a number.
+func (s *Scanner) measure(start, end int) {
+	switch digits, printed, ok := numeric(s.Text[start:end]); {
+	case !ok:
+		s.flawed(start, FlawNumber)
+	case digits > s.MaxDigits:
+		s.flawed(start, FlawDigits)
+	default:
+		s.Grown += max(0, printed-(end-start))
+	}
 }
 
 func (s *Scanner) digits(i int) int {

@@ -12,7 +12,7 @@ import (
 
 // scanWhole scans a text that should be one value.
 func scanWhole(text []byte, depth int) *Scanner {
-	s := &Scanner{MaxDepth: depth}
+	s := &Scanner{MaxDepth: depth, MaxDigits: numericDigits + numericScale}
 	s.Reset(text)
 	if i := s.Value(s.Space(0)); i >= 0 {
 		if i = s.Space(i); i < len(text) {
@@ -170,7 +170,7 @@ func sampleEvents(n int) []string {
 
 func BenchmarkScan(b *testing.B) {
 	text := []byte(fmt.Sprintf("[%s]", strings.Join(sampleEvents(100), ",")))
-	s := &Scanner{MaxDepth: 100}
+	s := &Scanner{MaxDepth: 100, MaxDigits: MaxDigits}
 	b.SetBytes(int64(len(text)))
 	b.ReportAllocs()
 	for b.Loop() {

@@ -18,7 +18,8 @@ import (
 )
 
 // TestStorableMeansStorable holds the scanner against PostgreSQL: what it calls storable, jsonb takes and returns
-// equal, with every digit; what it does not pass, jsonb does not take. Only the depth is our own limit.
+// equal, with every digit; what it does not pass, jsonb does not take. Only the depth and the digits of a number are our
+// own limits. Printed predicts the length of what jsonb prints.
 func TestStorableMeansStorable(t *testing.T) {
 	ctx := context.Background()
 	pool := pgtest.New(t)
@@ -81,6 +82,10 @@ func TestStorableMeansStorable(t *testing.T) {
 		taken++
 		if got, want := plain(t, []byte(*stored[i])), plain(t, text); !reflect.DeepEqual(got, want) {
 			t.Errorf("%.300q came back as %.300q", text, *stored[i])
+		}
+		if got, least := Printed(text), len(*stored[i]); got < least || got > len(text)+len(text)/2+s.Grown {
+			t.Errorf("%.300q: Printed = %d; PostgreSQL prints %d bytes, and more than %d are not explained",
+				text, got, least, len(text)+len(text)/2+s.Grown)
 		}
 	}
 	if taken < 500 || taken > len(texts)-500 {

@@ -31,6 +31,8 @@ type decoder struct {
 	key   string
 	keyed bool
 	sent  []byte
+	// copied is how many bytes of what stands beside the events were copied into them.
+	copied int
 
 	// What keep has put by of the event at hand, and where properties are put together with it.
 	unknown []byte
@@ -58,13 +60,13 @@ func (d *decoder) reset(cfg *Config, tenant int32, now time.Time) {
 	now = now.UTC().Truncate(time.Microsecond)
 	d.cfg, d.tenant, d.now = cfg, tenant, now
 	d.oldest, d.newest = now.Add(-cfg.MaxAge), now.Add(cfg.MaxAhead)
-	d.s.MaxDepth = maxDepth
+	d.s.MaxDepth, d.s.MaxDigits = maxDepth, jsontext.MaxDigits
 	d.count = 0
 	clear(d.events) // they point into the body of an earlier request
 	d.events = d.events[:0]
 	clear(d.rejected)
 	d.rejected = d.rejected[:0]
-	d.moved, d.key, d.keyed, d.sent = nil, "", false, nil
+	d.moved, d.key, d.keyed, d.sent, d.copied = nil, "", false, nil, 0
 }
 
 // drop lets go of the body.

@@ -330,7 +330,7 @@ func FuzzDecode(f *testing.F) {
 
 // scanned is a scanner that has been over text, which should be one value.
 func scanned(text []byte, depth int) *jsontext.Scanner {
-	s := &jsontext.Scanner{MaxDepth: depth}
+	s := &jsontext.Scanner{MaxDepth: depth, MaxDigits: jsontext.MaxDigits}
 	s.Reset(text)
 	if i := s.Value(0); i >= 0 && i < len(text) {
 		s.Fail(i, "more follows")

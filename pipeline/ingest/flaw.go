@@ -19,6 +19,8 @@ func flawReason(f jsontext.Flaw) string {
 		return `holds a control character that is not escaped (write a line break as \n)`
 	case jsontext.FlawNumber:
 		return "holds a number outside PostgreSQL's range (131072 digits before the decimal point, 16383 after it)"
+	case jsontext.FlawDigits:
+		return fmt.Sprintf("holds a number that PostgreSQL writes out in more than %d digits", jsontext.MaxDigits)
 	case jsontext.FlawDepth:
 		return fmt.Sprintf("is nested more than %d levels deep", maxDepth)
 	}
@@ -30,6 +32,8 @@ func flawCause(f jsontext.Flaw) string {
 	switch f {
 	case jsontext.FlawDepth:
 		return causeTooDeep
+	case jsontext.FlawDigits:
+		return causeTooLong
 	case jsontext.FlawControl:
 		return causeMalformed
 	}

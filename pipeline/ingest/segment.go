@@ -1,6 +1,8 @@
 package ingest
 
 import (
+	"fmt"
+
 	"sluice.example/sluice/internal/jsontext"
 )
 
@@ -174,10 +176,12 @@ func (d *decoder) segmentCall(i int, call segmentCall, shared []byte) int {
 	if other.Raw() != nil {
 		d.rest(&dr, &other)
 	}
+	size := i - begin
 	around := context.Raw()
 	if around == nil && shared != nil {
 		around = shared
-		d.putBy([]byte(`"context":`), shared)
+		size += len(shared)
+		d.share(&dr, shared)
 	}
 	dr.e.Name = dr.callName(call, name)
 	if dr.e.UserID == "" && dr.e.AnonymousID == "" {
@@ -188,8 +192,18 @@ func (d *decoder) segmentCall(i int, call segmentCall, shared []byte) int {
 		dr.e.Referrer = first(lookup(dr.properties, "referrer"), lookup(around, "page", "referrer"))
 		dr.e.UserAgent = lookup(around, "userAgent")
 	}
-	d.finish(&dr, i-begin)
+	d.finish(&dr, size)
 	return i
+}
+
+// share gives a call the context that stands beside the batch. Its copies together are no more than a body may be.
+func (d *decoder) share(dr *draft, context []byte) {
+	if d.copied += len(context); d.copied > d.cfg.MaxDecodedBytes {
+		dr.reject("context", fmt.Sprintf("is stored with each call, and is more than %d bytes for those of this batch "+
+			"(ingest.max-decoded-bytes); send fewer at once", d.cfg.MaxDecodedBytes), causeTooLong)
+		return
+	}
+	d.putBy([]byte(`"context":`), context)
 }
 
 // callName is the name of a call's event: that of a track call, else its type.

@@ -215,7 +215,7 @@ func columnText(raw []byte) string {
 	return t
 }
 
-// finish makes the draft an event, or a rejection. size is how long it is as JSON.
+// finish makes the draft an event, or a rejection. size is how long it is as JSON, with all that it takes from around.
 func (d *decoder) finish(dr *draft, size int) {
 	if size > d.cfg.MaxEventBytes {
 		dr.reject("", fmt.Sprintf("the event is %d bytes of JSON; %d are allowed (ingest.max-event-bytes)",
@@ -227,11 +227,21 @@ func (d *decoder) finish(dr *draft, size int) {
 	if dr.bad.reason == "" {
 		d.identify(dr)
 	}
+	if dr.bad.reason == "" {
+		d.gather(dr, size)
+	}
 	if dr.bad.reason != "" {
 		d.reject(dr.bad.field, dr.bad.reason, dr.bad.cause)
 		return
 	}
 	dr.e.ReceivedAt = d.now
+	d.events = append(d.events, dr.e)
+	d.count++
+}
+
+// gather puts the event's properties together. What they are once PostgreSQL prints them counts against the bound as
+// well: 1e399 has five bytes, and 400 whenever it is read. Half of what was sent is what colons and commas may add.
+func (d *decoder) gather(dr *draft, size int) {
 	dr.e.Properties = dr.properties
 	if n := len(d.unknown); n > 0 {
 		if dr.inside != "" {
@@ -239,6 +249,11 @@ func (d *decoder) finish(dr *draft, size int) {
 		}
 		dr.e.Properties = d.merge(dr.properties)
 	}
-	d.events = append(d.events, dr.e)
-	d.count++
+	if size+size/2+d.s.Grown <= d.cfg.MaxEventBytes {
+		return
+	}
+	if size += jsontext.Printed(dr.e.Properties) - len(dr.e.Properties); size > d.cfg.MaxEventBytes {
+		dr.reject("properties", fmt.Sprintf("PostgreSQL would print the event as %d bytes of JSON; "+
+			"%d are allowed (ingest.max-event-bytes)", size, d.cfg.MaxEventBytes), causeTooLong)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"sluice.example/sluice/internal/jsontext"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/rules/expr"
 )
@@ -228,7 +229,7 @@ func (f *Findings) complete(m *Match) (ok bool) {
 	}
 	if r.payload == nil {
 		m.Payload = expr.AppendEvent(nil, &f.events[m.Batch])
-		if len(m.Payload) > f.set.maxPayload {
+		if tooLarge(m.Payload, f.set.maxPayload) {
 			f.fail(r, m.Batch, FailedSize, fmt.Errorf("payload: %w", expr.ErrTooLarge))
 			return false
 		}
@@ -239,11 +240,17 @@ func (f *Findings) complete(m *Match) (ok bool) {
 	return true
 }
 
+// tooLarge reports whether a payload is longer than most bytes once PostgreSQL prints it: a number like 1e300, of an
+// event or of a rule's arithmetic, has 301 digits then.
+func tooLarge(payload []byte, most int) bool {
+	return len(payload) > most || jsontext.Printed(payload) > most
+}
+
 // payload makes the payload of a message.
 func (f *Findings) payload(i int, r *Rule, t *expr.Template, what string) (payload []byte, ok bool) {
 	most := f.set.maxPayload
 	payload, err := t.Append(nil, &f.vars, most)
-	if err == nil && len(payload) > most {
+	if err == nil && tooLarge(payload, most) {
 		err = expr.ErrTooLarge
 	}
 	if err != nil {

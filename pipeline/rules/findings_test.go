@@ -221,3 +221,15 @@ func TestExpensiveEventsMakeNobodyWait(t *testing.T) {
 		t.Errorf("got %v; want all of cheap, those of list on small events, and failures on the others", count)
 	}
 }
+
+// TestPayloadCountsAsItIsPrinted: the results of a rule's arithmetic have exponents, which PostgreSQL writes out.
+func TestPayloadCountsAsItIsPrinted(t *testing.T) {
+	for n, fails := range map[int]bool{200: false, 250: true} {
+		set := load(t, ruleText("payload: {a: ["+strings.Repeat("event.properties.n * 1e300, ", n)+"1]}"))
+		f := set.Decide([]pipeline.Event{event("x", "u", `{"n":1.5}`)})
+		if failed := len(f.Failures) == 1 && f.Failures[0].Kind == FailedSize; failed != fails ||
+			len(f.Matches) != 1 && !fails {
+			t.Errorf("%d numbers: %.300s; want too large: %v", n, decided(f), fails)
+		}
+	}
+}

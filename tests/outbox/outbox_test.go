@@ -510,3 +510,28 @@ func TestSyncTopics(t *testing.T) {
 	}
 	sync(" | ", nil, nil)
 }
+
+// TestPayloadWithALongNumber: nine bytes of JSON may be 131,072 digits for whoever claims the message.
+func TestPayloadWithALongNumber(t *testing.T) {
+	pool, ctx := shop(t), t.Context()
+	for number, taken := range map[string]bool{
+		"1e131071": false, "-1e131071": false, "1e-16383": false, "1e400": false, "1e-400": false, "0e-400": false,
+		strings.Repeat("9", 401): false, "12." + strings.Repeat("3", 399): false,
+		"1e399": true, "-1e399": true, "1e-399": true, "1.7976931348623157e308": true, strings.Repeat("9", 400): true,
+		"1." + strings.Repeat("3", 399): true, "0": true,
+	} {
+		for _, payload := range []string{number, `{"n":` + number + `}`, `[[1,{"l":["x",` + number + `]}]]`} {
+			m := placed("")
+			m.Payload = json.RawMessage(payload)
+			_, err := enqueued(ctx, pool, m)
+			if taken && err != nil || !taken && (err == nil || !strings.Contains(err.Error(), "400 digits")) {
+				t.Errorf("payload %.40s: %v; want taken: %v", payload, err, taken)
+			}
+		}
+	}
+	m := placed("")
+	m.Payload = json.RawMessage("[" + strings.Repeat("1e131071,", 8200) + "1]")
+	if _, err := enqueued(ctx, pool, m); err == nil || !strings.Contains(err.Error(), "400 digits") {
+		t.Errorf("8,200 numbers of 131,072 digits: %v; want the number of digits", err)
+	}
+}
