@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -35,7 +34,7 @@ func (b *backtestFlags) add(fs *flag.FlagSet) {
 	cli.Duration(fs, &b.maxLate, "max-late", 0,
 		"backtest: leave events out that arrived more than this `long` after they happened, like 2d; fewer days are "+
 			"read (default: none is left out)")
-	fs.BoolVar(&b.asJSON, "json", false, "backtest: print the report as JSON")
+	fs.BoolVar(&b.asJSON, "json", false, "backtest and list: print the answer as JSON")
 }
 
 // period reads --from and --to, as times or as how long before now.
@@ -102,11 +101,6 @@ func backtestRules(ctx context.Context, cfg *config, b backtestFlags, file strin
 		if err != nil {
 			return err
 		}
-		if !b.asJSON {
-			return report.Print(env.Stdout)
-		}
-		out := json.NewEncoder(env.Stdout)
-		out.SetIndent("", "  ")
-		return out.Encode(report)
+		return cli.Print(env.Stdout, b.asJSON, report)
 	})
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"strings"
 
 	"sluice.example/sluice/internal/cli"
@@ -30,14 +29,7 @@ func booksCommand(ctx context.Context, args []string, env cli.Env) error {
 	if err != nil {
 		return err
 	}
-	if *asJSON {
-		out := json.NewEncoder(env.Stdout)
-		out.SetIndent("", "  ")
-		err = out.Encode(answer)
-	} else {
-		err = answer.Print(env.Stdout)
-	}
-	if err != nil {
+	if err := cli.Print(env.Stdout, *asJSON, answer); err != nil {
 		return err
 	}
 	return answer.Err()

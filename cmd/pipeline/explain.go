@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 
@@ -64,11 +63,6 @@ func explainCommand(ctx context.Context, args []string, env cli.Env) error {
 		if err != nil {
 			return err
 		}
-		if *asJSON {
-			out := json.NewEncoder(env.Stdout)
-			out.SetIndent("", "  ")
-			return out.Encode(story)
-		}
-		return story.Print(env.Stdout)
+		return cli.Print(env.Stdout, *asJSON, story)
 	})
 }

@@ -29,6 +29,7 @@ func quarantineCommand(ctx context.Context, args []string, env cli.Env) error {
 	cli.Duration(fs, &f.OlderThan, "before", 0, "only what is there for `longer` than this, such as 12h or 30d")
 	limit := fs.Int("limit", 50, "most `rows` to list")
 	yes := fs.Bool("yes", false, "delete, do not only say how many")
+	asJSON := fs.Bool("json", false, "list as JSON")
 	settings := databaseFlags(fs)
 	action, rest, err := cli.ParseAction(fs, args, map[string]int{"list": 0, "export": 1, "delete": 0})
 	if err != nil {
@@ -46,7 +47,7 @@ func quarantineCommand(ctx context.Context, args []string, env cli.Env) error {
 			if err != nil {
 				return err
 			}
-			return quarantine.Print(env.Stdout, events)
+			return cli.Print(env.Stdout, *asJSON, events)
 		case action == "export":
 			return exportQuarantine(ctx, conn, f, append(rest, "-")[0], env)
 		case *yes:

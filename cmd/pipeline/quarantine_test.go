@@ -36,6 +36,8 @@ func TestQuarantine(t *testing.T) {
 	}
 	run("22P05: says why", "list")
 	run("22003: says why", "list", "--tenant", "2")
+	run(`"reason": "says why"`, "list", "--json", "--tenant", "2")
+	run("[]", "list", "--json", "--event", "unheard of")
 	run("nothing is in quarantine", "list", "--event", "unheard of")
 	file := filepath.Join(t.TempDir(), "q.ndjson")
 	run("", "export", file, "--sqlstate", "22P05")

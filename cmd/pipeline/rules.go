@@ -61,7 +61,7 @@ func rulesCommand(ctx context.Context, args []string, env cli.Env) error {
 			if err != nil {
 				return err
 			}
-			return rulelist.Print(env.Stdout, list)
+			return cli.Print(env.Stdout, back.asJSON, list)
 		})
 	}
 	file := append(rest, cfg.evaluate.Rules)[0]

@@ -60,6 +60,11 @@ func TestRulesList(t *testing.T) {
 			strings.Contains(out, "absence") &&
 			strings.Contains(out, "shop/conversion-drop is unknown: nothing was counted yet")
 	}, func() any { return fmt.Sprintf("exit status %d, output\n%s%s", status, out, errOut) })
+	status, out, errOut = runCommand(t, nil, "rules", "list", "--json", "--database-url", url)
+	var list []struct{ Rule, Kind, State string }
+	if err := json.Unmarshal([]byte(out), &list); status != 0 || err != nil || len(list) != 4 {
+		t.Errorf("rules list --json: status %d, %v, %+v\n%s", status, err, list, errOut)
+	}
 }
 
 // TestRulesBacktest: stored events replayed by other rules, compared with those in force; nothing changes by it.

@@ -60,20 +60,23 @@ type Event struct {
 	Bytes int `db:"bytes" json:"bytes"`
 }
 
+// Events is a list of them, the newest first. As JSON it is an array.
+type Events []Event
+
 const listSQL = `
 select tenant_id, event_id, occurred_at, quarantined_at, sqlstate, reason, octet_length(event) as bytes
 from quarantine` + whereSQL + `
 order by quarantined_at desc, event_id limit @limit`
 
 // List returns the newest events that match, at most limit of them.
-func List(ctx context.Context, conn *pgx.Conn, f Filter, limit int) ([]Event, error) {
+func List(ctx context.Context, conn *pgx.Conn, f Filter, limit int) (Events, error) {
 	args := f.arguments()
 	args["limit"] = limit
 	rows, err := conn.Query(ctx, listSQL, args)
 	if err != nil {
 		return nil, fmt.Errorf("quarantine list: %w", err)
 	}
-	events, err := pgx.CollectRows(rows, pgx.RowToStructByName[Event])
+	events, err := pgx.AppendRows(Events{}, rows, pgx.RowToStructByName[Event])
 	if err != nil {
 		return nil, fmt.Errorf("quarantine list: %w", err)
 	}
@@ -81,7 +84,7 @@ func List(ctx context.Context, conn *pgx.Conn, f Filter, limit int) ([]Event, er
 }
 
 // Print writes a list for people.
-func Print(w io.Writer, events []Event) error {
+func (events Events) Print(w io.Writer) error {
 	var b strings.Builder
 	for _, e := range events {
 		fmt.Fprintf(&b, "%s  tenant %d  %s  %d bytes, occurred %s\n    %s: %s\n",

@@ -42,6 +42,9 @@ type Rule struct {
 	Errors    int64 `db:"errors" json:"errors"`
 }
 
+// List is every rule on record, those in force first. As JSON it is an array.
+type List []Rule
+
 // forgottenAfter is how long a rule counts as in force after its last report. The pipelines report every 10 seconds, so
 // this is two reports that did not name the rule, and some time for them to be slow.
 const forgottenAfter = 25 * time.Second
@@ -102,12 +105,12 @@ left join lateral (
 order by s.seen_at < now() - interval '25 seconds', s.rule_id`
 
 // Read returns every rule on record, those in force first.
-func Read(ctx context.Context, conn *pgx.Conn) ([]Rule, error) {
+func Read(ctx context.Context, conn *pgx.Conn) (List, error) {
 	rows, err := conn.Query(ctx, listSQL)
 	if err != nil {
 		return nil, fmt.Errorf("rules list: %w", err)
 	}
-	rules, err := pgx.CollectRows(rows, pgx.RowToStructByName[Rule])
+	rules, err := pgx.AppendRows(List{}, rows, pgx.RowToStructByName[Rule])
 	if err != nil {
 		return nil, fmt.Errorf("rules list: %w", err)
 	}
@@ -115,7 +118,7 @@ func Read(ctx context.Context, conn *pgx.Conn) ([]Rule, error) {
 }
 
 // Print writes one line a rule, and the last error of those that had one in the last day.
-func Print(w io.Writer, rules []Rule) error {
+func (rules List) Print(w io.Writer) error {
 	if len(rules) == 0 {
 		_, err := fmt.Fprintln(w, "no pipeline has reported rules yet: start one with --rules")
 		return err

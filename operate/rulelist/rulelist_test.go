@@ -36,7 +36,7 @@ insert into rule_status (rule_id, hash, kind, state, owner, response, seen_at) v
 		t.Errorf("in force: %v, in this order: %+v; want t/kept alone, and first", inForce, list)
 	}
 	var out strings.Builder
-	if err := Print(&out, list); err != nil {
+	if err := list.Print(&out); err != nil {
 		t.Fatal(err)
 	}
 	text := strings.Join(strings.Fields(out.String()), " ")
