@@ -152,6 +152,9 @@ func (r *recorder) Committed() {
 	for _, f := range r.outcome.failures {
 		e.tally(f.Rule, func(t *tally) {
 			t.errors++
+			if f.Missing() {
+				t.missing++
+			}
 			t.lastError, t.lastErrorAt = clean(f.Kind+": "+f.Err.Error()+" (event "+f.Event.String()+")"), time.Now()
 		})
 		m.errors.WithLabelValues(f.Rule.Name, f.Kind).Inc()

@@ -14,8 +14,17 @@ import (
 // tally is what a rule did since the last report.
 type tally struct {
 	evaluated, messages, duplicate, cooldown, capped, errors int64
-	lastError                                                string
-	lastErrorAt                                              time.Time
+	// missing are the errors of events that lack a property.
+	missing     int64
+	lastError   string
+	lastErrorAt time.Time
+}
+
+// failing reports whether a rule failed on most of its events. Events that lack a property are not the rule's fault, as
+// long as there are others.
+func (t *tally) failing() bool {
+	wrong := t.errors - t.missing
+	return wrong >= failingEvents && wrong*2 >= t.evaluated || t.errors >= failingEvents && t.errors >= t.evaluated
 }
 
 // reportEvery is how far rule_status may lag. A guess: short enough to see a bad rule within a minute.
@@ -103,7 +112,7 @@ func (e *Engine) report(ctx context.Context, db *pgxpool.Pool) error {
 		if t == nil {
 			t = &tally{}
 		}
-		failing := t.errors >= failingEvents && t.errors*2 >= t.evaluated
+		failing := t.failing()
 		if failing {
 			e.metrics.failing.set(r, 1)
 		} else {
@@ -168,6 +177,7 @@ func (e *Engine) putBack(old map[string]*tally) {
 		t.cooldown += o.cooldown
 		t.capped += o.capped
 		t.errors += o.errors
+		t.missing += o.missing
 		if t.lastError == "" {
 			t.lastError, t.lastErrorAt = o.lastError, o.lastErrorAt
 		}

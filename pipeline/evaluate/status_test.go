@@ -131,3 +131,31 @@ func TestSeriesBeginAtZero(t *testing.T) {
 		check("pipeline_sweep_"+name+"_total", "t/failures", 1)
 	}
 }
+
+// TestEventsWithoutAPropertyDoNotMakeARuleFailing, unless no event has it: then the rule is probably misspelt.
+func TestEventsWithoutAPropertyDoNotMakeARuleFailing(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	e, reg := engineWith(t, load(t, "version: 1\nruleset: t\nrules:\n"+
+		oneRule("good", "match: event.properties.cart.total > 1")+
+		oneRule("guarded", "match: has(event.properties.cart.total) && event.properties.cart.total > 1")+
+		oneRule("misspelt", "match: event.properties.cart.totl > 1")+
+		oneRule("wrong", "match: event.properties.cart.total > 1 || event.properties.cart.items > 1")), nil)
+	var events []pipeline.Event
+	for i := range 100 {
+		ev := event("x", "u", "")
+		ev.Properties = []byte([]string{`{}`, `{"cart":{}}`, `{"cart":null}`, `{"cart":{"total":2}}`,
+			`{"cart":{"total":0,"items":[]}}`}[i%5])
+		events = append(events, ev)
+	}
+	mustCommit(t, db, e, events...)
+	if err := e.report(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	wantRows(t, query(t, db, `select concat_ws(' ', s.rule_id, s.failing_at is not null, h.errors)
+		from rule_status s left join rule_hours h using (rule_id) order by 1`),
+		"t/good f 60", "t/guarded f 0", "t/misspelt t 100", "t/wrong f 80")
+	if got := counted(t, reg, "pipeline_evaluate_rule_failing", "t/misspelt"); got != 1 {
+		t.Errorf("a rule whose property no event has is failing: %v, want 1", got)
+	}
+}

@@ -80,6 +80,9 @@ type Failure struct {
 	Err   error
 }
 
+// Missing reports whether the event lacks a property that the rule uses.
+func (f *Failure) Missing() bool { return f.Kind == FailedExpression && expr.IsMissing(f.Err) }
+
 // The kinds of failures.
 const (
 	FailedExpression = "expression"    // an expression has no value, for example since a property is missing

@@ -134,7 +134,8 @@ func TestExpressions(t *testing.T) {
 	check(subject+"dedupe_key: event.properties.id", `{"id":1.5}`,
 		"t/r[0] expression: dedupe_key: a double can't be a key")
 	check("subject: coalesce(event.properties.who, event.session_id, event.user_id)", `{}`, `t/r[0] subject="u"`)
-	check("match: has(event.properties.a) && !has(event.session_id) && has(event.user_id)", `{"a":null}`, `t/r[0]`)
+	check("match: has(event.properties.a) && !has(event.session_id) && has(event.user_id)", `{"a":0}`, `t/r[0]`)
+	check("match: has(event.properties.a)", `{"a":null}`, "")
 	// Missing properties are no match, and absorbed by || where the other side decides.
 	check("match: event.properties.a > 1", `{}`, "t/r[0] expression: no such key: a")
 	check("match: event.properties.a > 1 || true", `{}`, "t/r[0] subject")

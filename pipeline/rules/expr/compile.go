@@ -78,14 +78,18 @@ func (sc *Scope) compile(src *yamlfile.File, n *yaml.Node, where string, want re
 		src.Fault(n, where, "the expression is of type %s, but has to be a string or an int", t)
 		return nil
 	}
-	tree := checked.NativeRep()
+	tree, short := checked.NativeRep(), (*shortcut)(nil)
+	if want == condition {
+		short = shortcutOf(tree, tree.Expr())
+	}
 	relax(tree)
+	replacePresenceTests(tree)
 	fast, careful, err := sc.programs(checked)
 	if err != nil {
 		src.Fault(n, where, "%s", plain(err.Error()))
 		return nil
 	}
-	out := &Program{fast: fast, careful: careful}
+	out := &Program{fast: fast, careful: careful, short: short}
 	if sc.Warn != nil {
 		warn := func(id int64, message string) {
 			place := tree.SourceInfo().GetStartLocation(id)
@@ -94,9 +98,6 @@ func (sc *Scope) compile(src *yamlfile.File, n *yaml.Node, where string, want re
 		}
 		warnOfPatterns(tree, warn)
 		warnOfDivisions(tree, warn)
-	}
-	if want == condition {
-		out.short = shortcutOf(tree, tree.Expr())
 	}
 	if e := tree.Expr(); e.Kind() == ast.SelectKind && !e.AsSelect().IsTestOnly() {
 		out.member = memberOf(tree, e)

@@ -111,13 +111,13 @@ func newScope(variables map[string]*types.Type, objs objects) (*Scope, error) {
 	}
 	opts := []cel.EnvOption{
 		cel.CustomTypeProvider(&provider{registry, objs}),
-		cel.ClearMacros(), cel.Macros(cel.HasMacro),
+		cel.ClearMacros(), cel.Macros(hasMacro),
 		cel.ASTValidators(patterns{}, cel.ValidateTimestampLiterals(), cel.ValidateDurationLiterals()),
 		cel.CrossTypeNumericComparisons(true),
 		cel.DefaultUTCTimeZone(true),
 		cel.ParserExpressionSizeLimit(16 << 10),
 		cel.ParserRecursionLimit(50),
-		coalesce(),
+		coalesce(), presences(),
 	}
 	opts = append(opts, numbers()...)
 	sc := &Scope{}

@@ -215,10 +215,10 @@ func (s *shortcut) holds(r *view) verdict {
 		return s.compare(m)
 	case m == nil:
 		return no
-	case m.null(), types.IsError(m.value()):
+	case types.IsError(m.value()):
 		return ask
 	}
-	return yes
+	return verdictOf(!m.null())
 }
 
 // join is decisive as soon as one part is, and otherwise the other verdict if all parts agree on that.

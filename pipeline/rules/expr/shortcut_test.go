@@ -46,7 +46,7 @@ func TestShortcutAnswers(t *testing.T) {
 		`event.properties.n == 5 && event.properties.missing == 1`:           ask,
 		`event.properties.n == "5"`:                                          ask,
 		`event.properties.z == 5`:                                            ask,
-		`has(event.properties.z)`:                                            ask,
+		`has(event.properties.z)`:                                            no,
 		`has(event.properties.huge)`:                                         ask,
 		`event.properties.big > 5`:                                           ask,
 		`event.properties.o.n == 1`:                                          ask,
@@ -163,7 +163,11 @@ func randomCondition(rng *rand.Rand, depth int) string {
 	}
 	switch m := randomMember(rng); rng.IntN(8) {
 	case 0:
-		return "has(event.properties." + pick(rng, randomNames) + ")"
+		of := "has(event.properties." + pick(rng, randomNames)
+		if rng.IntN(3) == 0 {
+			of += "." + pick(rng, randomNames)
+		}
+		return of + ")"
 	case 1:
 		return "has(event.user_id)"
 	case 2:

@@ -123,7 +123,7 @@ func jsonNumber(raw string) ref.Val {
 // isWhole: whole numbers are compared by their digits, others by their value.
 func isWhole(s string) bool { return !strings.ContainsAny(s, ".eE") }
 
-func missing(key string) error { return fmt.Errorf("the event has no %q", key) }
+func missing(key string) error { return errMissing{fmt.Errorf("the event has no %q", key)} }
 
 // What follows makes object a CEL map and view a CEL object. No expression can reach ConvertToNative.
 
@@ -280,7 +280,7 @@ func propertyField(name string, t *types.Type) *types.FieldType {
 		},
 		GetFrom: func(obj any) (any, error) {
 			m := obj.(*object).find(name)
-			if m == nil || m.null() {
+			if m == nil || m.null() && t.Kind() != types.DynKind {
 				return nil, missing("properties." + name)
 			}
 			return as(name, m.value(), t)
