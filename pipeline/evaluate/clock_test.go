@@ -307,6 +307,95 @@ func TestRecheckOfIdle(t *testing.T) {
 	}
 }
 
+// delivered lets everything that is due be checked and sent, and returns subject and status of all messages.
+func (w *world) delivered() []string {
+	w.t.Helper()
+	var due []pipeline.Lease
+	for _, id := range w.texts(`select message_id::text from outbox
+		where status = 'pending' and run_after <= now() order by message_id`) {
+		l := pipeline.Lease{}
+		l.Rule = true
+		fmt.Sscan(id, &l.ID)
+		due = append(due, l)
+	}
+	finish := func(_ context.Context, results []pipeline.Result) (int, error) {
+		for _, r := range results {
+			w.exec(`update outbox set status = $2, last_error = $3 where message_id = $1`, r.MessageID, string(r.Status),
+				r.Error)
+		}
+		return 0, nil
+	}
+	holding, err := NewRechecker(w.db, slog.New(slog.DiscardHandler)).Holding(context.Background(), due, finish)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, l := range holding {
+		w.exec(`update outbox set status = 'sent' where message_id = $1`, l.ID)
+	}
+	return w.texts(`select concat_ws(' ', subject_key, status, last_error) from outbox order by message_id`)
+}
+
+// TestSupersededMeansThatTheNewWaitFires: with anchor first a trigger within the grace begins no other wait, so the
+// message goes out; with anchor idle a trigger from before the last activity doesn't either.
+func TestSupersededMeansThatTheNewWaitFires(t *testing.T) {
+	t.Parallel()
+	check := func(anchor string, ago time.Duration, want ...string) {
+		t.Helper()
+		w := newWorld(t, cart("once_per: episode", "anchor: "+anchor))
+		w.tick()
+		w.ingest(w.event("add_to_cart", "s", 0))
+		w.advance(30 * time.Minute)
+		w.ingest(w.event("page_viewed", "s", 0))
+		for range 20 {
+			w.advance(5 * time.Minute)
+			w.tick()
+			if len(w.texts(`select '' from outbox`)) > 0 {
+				break
+			}
+		}
+		w.advance(2 * time.Minute) // within the grace
+		w.ingest(w.event("add_to_cart", "s", ago))
+		for range 20 {
+			w.advance(5 * time.Minute)
+			w.tick()
+			w.delivered()
+		}
+		if got := w.delivered(); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("anchor %s, triggered again %s before: %q, want %q", anchor, ago, got, want)
+		}
+	}
+	check("first", 0, "s sent")
+	check("last", 0, "s skipped superseded", "s sent")
+	check("idle", 0, "s skipped superseded", "s sent")
+	check("idle", 65*time.Minute, "s sent")
+}
+
+// TestASkippedMessageFreesItsKey: with once_per key, a session that bought within the grace and leaves another cart is
+// told of that. One that was told is not told again, also where one of several messages was skipped.
+func TestASkippedMessageFreesItsKey(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, strings.Replace(cart(), "send_to: crm", "send_to: [crm, sales]", 1))
+	w.tick()
+	w.ingest(w.event("add_to_cart", "buys", 0), w.event("add_to_cart", "leaves", 0), w.event("add_to_cart", "half", 0))
+	w.advance(time.Hour)
+	w.tick()
+	w.ingest(w.event("purchase_completed", "buys", 0), w.event("purchase_completed", "half", 0))
+	w.exec(`update outbox set status = 'sent' where subject_key = 'half' and destination = 'crm'`)
+	w.advance(6 * time.Minute)
+	if got := strings.Join(w.delivered(), ", "); strings.Count(got, "buys skipped cancelled") != 2 ||
+		strings.Count(got, "half skipped cancelled") != 1 {
+		t.Fatalf("got %s; want what was bought to be skipped", got)
+	}
+	w.ingest(w.event("add_to_cart", "buys", 0), w.event("add_to_cart", "leaves", 0), w.event("add_to_cart", "half", 0))
+	w.advance(time.Hour)
+	w.tick()
+	w.advance(6 * time.Minute)
+	got := w.delivered()
+	if got := strings.Join(got[6:], ", "); got != "buys sent, buys sent" {
+		t.Errorf("for other carts: %s; want messages about the one who was not told yet", got)
+	}
+}
+
 // TestActivationSeesWhoIsWaiting: a rule that comes into force finds the keys whose triggers were stored before, and,
 // by the second seed, those of batches that were decided by the old rules but committed later.
 func TestActivationSeesWhoIsWaiting(t *testing.T) {

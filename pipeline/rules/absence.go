@@ -53,12 +53,24 @@ type Recheck struct {
 	Anchor time.Time `json:"anchor"`
 	Latest time.Time `json:"trigger"`
 	Skip   []string  `json:"skip"`
+	// Ledger is the key that the decision used up for good, and Messages how many were made of it. If all of them are
+	// skipped, the key is free again. Empty where another wait has another key.
+	Ledger   string `json:"ledger,omitempty"`
+	Messages int    `json:"messages,omitempty"`
 }
 
 // Since is the moment from which on a cancel undoes the decision: the trigger. With anchor idle the wait counts from a
 // later activity, with anchor first from an earlier trigger.
 func (c *Recheck) Since() time.Time {
 	if c.Latest.Before(c.Anchor) {
+		return c.Latest
+	}
+	return c.Anchor
+}
+
+// Until is the moment after which a trigger begins another wait, which fires in place of the decision.
+func (c *Recheck) Until() time.Time {
+	if c.Latest.After(c.Anchor) {
 		return c.Latest
 	}
 	return c.Anchor
@@ -192,9 +204,12 @@ func (f *Findings) fire(r *Rule, d Due) {
 		m.Key = fmt.Sprintf("%s@%d", d.Key, d.Anchor.UnixMicro())
 	}
 	if len(a.Skip) > 0 {
-		m.Recheck = &Recheck{a.Timer, d.Key, d.Anchor, d.Latest, a.Skip}
+		m.Recheck = &Recheck{Timer: a.Timer, Key: d.Key, Anchor: d.Anchor, Latest: d.Latest, Skip: a.Skip}
 	}
 	if f.complete(&m) {
+		if m.Recheck != nil && !a.Episodes {
+			m.Recheck.Ledger, m.Recheck.Messages = m.KeyHash.String(), len(r.SendTo)
+		}
 		f.Matches = append(f.Matches, m)
 	}
 }
@@ -252,7 +267,7 @@ func (l *loader) absenceRule(r *Rule, c *yamlfile.Section) {
 // recheck reads for which reasons a message is not sent any more.
 func (l *loader) recheck(a *Absence, c *yamlfile.Section) {
 	a.Skip = []string{Cancelled}
-	if a.Episodes {
+	if a.Episodes && !a.First {
 		a.Skip = append(a.Skip, Superseded)
 	}
 	s := c.Section("recheck", "skip_if")
@@ -271,6 +286,9 @@ func (l *loader) recheck(a *Absence, c *yamlfile.Section) {
 		case reason == Superseded && !a.Episodes:
 			s.Fault("skip_if", "superseded goes with once_per: episode; "+
 				"with once_per: key the key would be used up without a message")
+		case reason == Superseded && a.First:
+			s.Fault("skip_if", "superseded goes with anchor last or idle; "+
+				"with anchor: first a later trigger begins no other wait, and nothing would be sent")
 		}
 	}
 }

@@ -173,6 +173,8 @@ func TestAbsenceLoadErrors(t *testing.T) {
 	check("activity goes with anchor: idle", "activity: {on: view}")
 	check(`"canceled" is not one of cancelled, superseded; did you mean "cancelled"?`, "recheck: {skip_if: canceled}")
 	check("superseded goes with once_per: episode", "recheck: {skip_if: [superseded]}")
+	check("superseded goes with anchor last or idle", "once_per: episode", "anchor: first",
+		"recheck: {skip_if: [superseded]}")
 	check(`"middle" is not one of last, first, idle`, "anchor: middle")
 	check("type 'type(event)' does not support field selection", "payload: {sku: event.properties.sku}")
 	check("is of type bool, but has to be a string or an int", "subject: trigger.user_id == ''")

@@ -111,6 +111,9 @@ func TestTimers(t *testing.T) {
 	check("anchor: idle", "90 s cancelled", 200, "0 add s", "30 view s", "92 buy s late=67")
 	check("anchor: idle", "90 s", 200, "0 add s", "30 view s", "92 buy s late=95") // that was before the trigger
 	check("once_per: episode", "60 s superseded, 122 s", 200, "0 add s", "62 add s")
+	check("anchor: first; once_per: episode", "60 s", 200, "0 add s", "62 add s") // begins no other wait
+	check("anchor: idle; once_per: episode", "95 s, 97 s duplicate", 200, "0 add s", "35 view s", "97 add s late=82")
+	check("anchor: last", "60 s cancelled, 130 s", 200, "0 add s", "62 buy s", "70 add s") // a skipped one frees its key
 	check("recheck: {skip_if: []}", "60 s", 200, "0 add s", "62 buy s late=10")
 	// Too old to fire.
 	check("lookback: 90m", "", 200, "100 add s late=95")

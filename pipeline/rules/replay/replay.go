@@ -147,7 +147,11 @@ func (r *Run) record(found *rules.Findings) {
 		if m.Rule.Shadow {
 			d.Skipped = "shadow"
 		} else if m.Recheck != nil {
-			r.later(d.SendAt, func() { d.Skipped = r.recheck(m.Tenant, m.Recheck) })
+			r.later(d.SendAt, func() {
+				if d.Skipped = r.recheck(m.Tenant, m.Recheck); d.Skipped != "" && m.Recheck.Ledger != "" {
+					delete(r.ledger, ledgerKey{m.Tenant, m.KeyHash})
+				}
+			})
 		}
 	}
 }

@@ -95,7 +95,7 @@ func (r *Run) recheck(tenant int32, c *rules.Recheck) string {
 	case t == nil:
 	case slices.Contains(c.Skip, rules.Cancelled) && !t.cancel.Before(c.Since()):
 		return rules.Cancelled
-	case slices.Contains(c.Skip, rules.Superseded) && t.latest.After(c.Latest):
+	case slices.Contains(c.Skip, rules.Superseded) && t.latest.After(c.Until()):
 		return rules.Superseded
 	}
 	return ""
