@@ -44,6 +44,7 @@ type parts struct {
 	server     *ingest.Server
 	buffer     *buffer.Buffer
 	usage      func() buffer.Usage
+	trouble    func() error
 	sweeper    *evaluate.Sweeper
 	queue      *claim.Queue
 	dispatcher *deliver.Dispatcher
@@ -146,6 +147,7 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 		tenants := slices.Collect(maps.Values(p.tenants.IDs()))
 		writer, err := copyin.New(cfg.copyin, db.write, decideWith(p.engine), copyin.NewMetrics(reg, tenants...), log)
 		failed(err)
+		p.trouble = writer.Trouble
 		// Two thirds: ingest before it may use half, and what waits for an answer gets one before the process ends.
 		cfg.buffer.DrainTimeout = cfg.drainTimeout * 2 / 3
 		if p.buffer, err = buffer.New(cfg.buffer, writer.Write, buffer.NewMetrics(reg, tenants...)); err != nil {
@@ -259,7 +261,8 @@ func (p *parts) checks(db pools) []func(context.Context) error {
 		return nil
 	}}
 	if p.buffer != nil {
-		all = append(all, func(ctx context.Context) error { return copyin.Check(ctx, db.query) })
+		all = append(all, func(ctx context.Context) error { return copyin.Check(ctx, db.query) },
+			func(context.Context) error { return p.trouble() })
 		all = append(all, func(context.Context) error {
 			if fill := p.buffer.Fill(); fill > p.cfg.readyFill {
 				return fmt.Errorf("buffer: %.0f %% full (admin.ready-fill is %g)", 100*fill, p.cfg.readyFill)

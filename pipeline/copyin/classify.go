@@ -21,6 +21,7 @@ const (
 	atQuarantine step = "quarantine"
 	atRecord     step = "record decisions"
 	atCommit     step = "commit"
+	atConfirm    step = "wait for standbys"
 )
 
 type stepError struct {

@@ -2,9 +2,10 @@
 //
 // In: events, valid by construction. Out: rows of events and, in the same transaction, what the Recorder writes about
 // them. A row that PostgreSQL cannot store goes to quarantine, and its neighbours are stored. A nil error means
-// committed. With ErrUnavailable the batch may be committed or not, with ErrFault it is not. To repeat it is
-// harmless, since the key (tenant, event id, occurred_at) makes a repeat a duplicate. Nothing happens twice: a COMMIT
-// whose answer was lost is looked up in PostgreSQL.
+// committed, on the synchronous standbys as well where PostgreSQL has some; that holds for duplicates alike. With
+// ErrUnavailable the batch may be committed or not, with ErrFault it is not. To repeat it is harmless, since the key
+// (tenant, event id, occurred_at) makes a repeat a duplicate. Nothing happens twice: a COMMIT whose answer was lost is
+// looked up in PostgreSQL.
 package copyin
 
 import (
@@ -52,6 +53,7 @@ type Writer struct {
 	straightHead   []byte
 
 	committing atomic.Int64 // nanoseconds
+	waiting    atomic.Int64 // COMMITs that take longer than an attempt
 }
 
 // New checks the configuration. Each concurrent Write takes one connection of the pool.
@@ -74,13 +76,18 @@ func (w *Writer) boundAttempts(timeout time.Duration) {
 // Committing returns how long all COMMITs took together.
 func (w *Writer) Committing() time.Duration { return time.Duration(w.committing.Load()) }
 
-// Write stores a batch and returns a verdict for each event, by index. It borrows the slice until it returns. It
-// blocks for at most copyin.deadline; the error is ErrUnavailable or, at once, ErrFault. Beside the events it holds
-// one encoded copy of them. A batch that repeats events of one that is still being written waits for that one.
+// Write stores a batch and returns a verdict for each event, by index. It borrows the slice until it returns. The error
+// is ErrUnavailable or, at once, ErrFault. Beside the events it holds one encoded copy of them. A batch that repeats
+// events of one that is still being written waits for that one.
+//
+// It blocks for at most copyin.deadline, and for as long as PostgreSQL works on a COMMIT: where a synchronous standby
+// is away, until it is back, or until ctx ends. Nobody else could tell what becomes of these events, and writers are
+// few, so no more than that many sessions wait.
 func (w *Writer) Write(ctx context.Context, events []pipeline.Event) ([]pipeline.Verdict, error) {
 	if len(events) == 0 {
 		return nil, nil
 	}
+	stop := ctx
 	ctx, cancel := context.WithTimeout(ctx, w.cfg.Deadline)
 	defer cancel()
 	b := newBatch(events)
@@ -89,7 +96,7 @@ func (w *Writer) Write(ctx context.Context, events []pipeline.Event) ([]pipeline
 	defer leave()
 	recorder := w.decide(b.events)
 	await(ctx, earlier, w.attemptTimeout)
-	if err := w.store(ctx, b, recorder); err != nil {
+	if err := w.store(ctx, stop, b, recorder); err != nil {
 		cause := pipeline.ErrUnavailable
 		if _, ok := errors.AsType[*fault](err); ok {
 			cause = pipeline.ErrFault

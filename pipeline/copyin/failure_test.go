@@ -162,7 +162,7 @@ for each row execute function late()`)
 		if !b.straight(mode{}, nil) {
 			t.Fatal("the batch does not go straight")
 		}
-		err := w.goStraight(t.Context(), conn.Conn(), b)
+		err := w.goStraight(t.Context(), t.Context(), conn.Conn(), b)
 		failed, ok := errors.AsType[*stepError](err)
 		if at == "" && err != nil || at != "" && (!ok || failed.at != at || failed.closed) {
 			t.Errorf("%s: %v, want a failure %q on a connection that stays", what, err, at)
@@ -205,7 +205,7 @@ func TestIDOfALostTransactionIsTakenByAnother(t *testing.T) {
 		t.Helper()
 		b := newBatch(es)
 		defer b.release()
-		committed, err := w.lookUpCommit(t.Context(), b, &inDoubt{xid: xid})
+		committed, err := w.lookUpCommit(t.Context(), t.Context(), b, &inDoubt{xid: xid})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -19,6 +19,7 @@ type Metrics struct {
 	partitions                     prometheus.Counter
 	failed                         *prometheus.CounterVec
 	attemptSeconds, commitSeconds  prometheus.Histogram
+	waitingCommits                 prometheus.Gauge
 
 	tenants sync.Map // int32 -> *[3]prometheus.Counter, so that the hot path builds no label
 }
@@ -59,9 +60,12 @@ func NewMetrics(reg prometheus.Registerer, tenants ...int32) *Metrics {
 			"hangs; the outcome of a last COMMIT may be unknown), fault (it answers, and cannot store until it is repaired)."),
 		attemptSeconds: histogram("attempt_seconds", "One transaction, from waiting for a connection to its end."),
 		commitSeconds:  histogram("commit_seconds", "COMMIT alone."),
+		waitingCommits: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "pipeline_copyin_waiting_commits", Help: "COMMITs that take longer than 10 s, as they do while a " +
+				"synchronous standby is away. What they store is not acknowledged meanwhile."}),
 	}
 	reg.MustRegister(m.stored, m.duplicate, m.quarantined, m.batches, m.retries, m.inDoubt, m.conflicts, m.isolations,
-		m.partitions, m.failed, m.attemptSeconds, m.commitSeconds)
+		m.partitions, m.failed, m.attemptSeconds, m.commitSeconds, m.waitingCommits)
 	for _, path := range []string{pathCopy, pathSuspects, pathLookup} {
 		m.batches.WithLabelValues(path)
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"sluice.example/sluice/internal/wait"
 )
@@ -31,8 +30,8 @@ const (
 )
 
 // store runs transactions until one commits. Every round learns something (keys that are stored, a row that can't be,
-// a partition made) or waits; the deadline of ctx bounds the rest.
-func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
+// a partition made) or waits; the deadline of ctx bounds the rest. Only stop ends a COMMIT that PostgreSQL works on.
+func (w *Writer) store(ctx, stop context.Context, b *batch, recorder Recorder) error {
 	m := mode{lookup: w.misses.recent() >= w.lookupFirst}
 	path := pathCopy
 	switch {
@@ -46,9 +45,9 @@ func (w *Writer) store(ctx context.Context, b *batch, recorder Recorder) error {
 	var last error // of the attempt before
 	for {
 		known := b.duplicates
-		err := w.attempt(ctx, b, recorder, m)
+		err := w.attempt(ctx, stop, b, recorder, m)
 		if doubt, ok := errors.AsType[*inDoubt](err); ok {
-			committed, unknown := w.lookUpCommit(ctx, b, doubt)
+			committed, unknown := w.lookUpCommit(ctx, stop, b, doubt)
 			if unknown != nil {
 				return unknown
 			}
@@ -140,7 +139,7 @@ func pause(ctx context.Context, d *time.Duration) error {
 
 // attempt is one transaction. The lock order is that of all stages: ids without a time, events, quarantine, then what
 // the recorder takes; each sorted by key.
-func (w *Writer) attempt(ctx context.Context, b *batch, recorder Recorder, m mode) error {
+func (w *Writer) attempt(ctx, stop context.Context, b *batch, recorder Recorder, m mode) error {
 	start := time.Now()
 	defer func() { w.m.attemptSeconds.Observe(time.Since(start).Seconds()) }()
 	ctx, cancel := context.WithTimeout(ctx, w.attemptTimeout)
@@ -151,15 +150,20 @@ func (w *Writer) attempt(ctx context.Context, b *batch, recorder Recorder, m mod
 	}
 	defer conn.Release()
 	if b.straight(m, recorder) {
-		return w.goStraight(ctx, conn.Conn(), b)
+		return w.goStraight(ctx, stop, conn.Conn(), b)
 	}
 	fail := func(at step, err error) error { return &stepError{at: at, closed: conn.Conn().IsClosed(), err: err} }
 
-	tx, xid, err := w.begin(ctx, conn.Conn())
+	tx, now, err := w.begin(ctx, conn.Conn())
 	if err != nil {
 		return fail(atBegin, err)
 	}
-	defer rollback(ctx, tx)
+	committing := false
+	defer func() {
+		if !committing {
+			rollback(ctx, tx)
+		}
+	}()
 	if len(b.timeless) > 0 {
 		if err := lockIDs(ctx, tx, b); err != nil {
 			return fail(atLock, err)
@@ -197,22 +201,14 @@ func (w *Writer) attempt(ctx context.Context, b *batch, recorder Recorder, m mod
 			return fail(atRecord, err)
 		}
 	}
-	committing := time.Now()
-	err = tx.Commit(ctx)
-	w.committed(time.Since(committing))
-	if err == nil {
-		return nil
+	if now.standbys && len(b.rejections) == 0 && len(b.remaining()) == 0 {
+		// Whoever stored these may have had no standby.
+		if _, err := tx.Exec(ctx, markSQL); err != nil {
+			return fail(atConfirm, err)
+		}
 	}
-	_, answered := errors.AsType[*pgconn.PgError](err)
-	if errors.Is(err, pgx.ErrTxCommitRollback) || answered && !conn.Conn().IsClosed() {
-		return fail(atCommit, err) // PostgreSQL reports that it did not commit
-	}
-	return &inDoubt{xid: xid, err: err}
-}
-
-func (w *Writer) committed(took time.Duration) {
-	w.m.commitSeconds.Observe(took.Seconds())
-	w.committing.Add(int64(took))
+	committing = true
+	return w.commit(ctx, stop, conn.Conn(), now.xid)
 }
 
 // beginSQL makes the transaction what its promises need, whatever the role or the database sets: waits are bounded, and
@@ -221,24 +217,30 @@ const beginSQL = `
 select set_config('statement_timeout', $1, true), set_config('lock_timeout', $1, true),
        set_config('idle_in_transaction_session_timeout', $1, true),
        set_config('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), true),
-       pg_current_xact_id()::text`
+       current_setting('synchronous_standby_names') <> '', pg_current_xact_id()::text`
+
+// begun is what a transaction knows of itself.
+type begun struct {
+	xid      string
+	standbys bool // COMMIT may wait for some
+}
 
 // isolation is what every statement is written for: look-ups after a lock see what was committed before it.
 const isolation = pgx.ReadCommitted
 
 // begin starts the transaction and learns its id, all in one round trip.
-func (w *Writer) begin(ctx context.Context, conn *pgx.Conn) (tx pgx.Tx, xid string, err error) {
+func (w *Writer) begin(ctx context.Context, conn *pgx.Conn) (tx pgx.Tx, now begun, err error) {
 	var batch pgx.Batch
 	batch.BeginTx(pgx.TxOptions{IsoLevel: isolation})
 	batch.Queue(beginSQL, milliseconds(w.attemptTimeout)).QueryRow(func(row pgx.Row) error {
-		return row.Scan(nil, nil, nil, nil, &xid)
+		return row.Scan(nil, nil, nil, nil, &now.standbys, &now.xid)
 	})
 	results := conn.SendBatch(ctx, &batch)
 	if err := results.Close(); err != nil {
 		rollback(ctx, results.Tx())
-		return nil, "", err
+		return nil, begun{}, err
 	}
-	return results.Tx(), xid, nil
+	return results.Tx(), now, nil
 }
 
 // rollbackTimeout bounds a rollback after the attempt's own time has run out. A guess; a connection whose rollback
@@ -249,68 +251,6 @@ func rollback(ctx context.Context, tx pgx.Tx) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 	defer cancel()
 	_ = tx.Rollback(ctx) // after COMMIT it does nothing
-}
-
-// xactStatusSQL takes no standby's word, which may not have heard of the end yet.
-const xactStatusSQL = `
-select case when pg_is_in_recovery() then 'in progress' else coalesce(pg_xact_status($1::text::xid8), 'unknown') end`
-
-// lookUpCommit asks PostgreSQL what became of a transaction, until it is known or ctx ends. After a crash or a failover
-// that lost the transaction, nobody has its id, and later PostgreSQL gives it to another one. So an id of the future
-// counts as aborted, and "committed" counts only where the rows are there and bear the id.
-func (w *Writer) lookUpCommit(ctx context.Context, b *batch, doubt *inDoubt) (committed bool, err error) {
-	for rest := firstPause; ; {
-		status, err := w.xactStatus(ctx, doubt.xid)
-		if err == nil && status == "committed" {
-			var ours bool
-			if ours, err = w.wrote(ctx, b, doubt.xid); !ours {
-				status = "aborted"
-			}
-		}
-		switch {
-		case err == nil && (status == "committed" || status == "aborted"):
-			w.m.inDoubt.WithLabelValues(status).Inc()
-			return status == "committed", nil
-		case err == nil && status == "unknown", err != nil && classify(err) == causePermanent:
-			w.m.inDoubt.WithLabelValues("unknown").Inc()
-			return false, errors.Join(doubt, err)
-		}
-		if perr := pause(ctx, &rest); perr != nil {
-			w.m.inDoubt.WithLabelValues("unknown").Inc()
-			return false, errors.Join(doubt, err)
-		}
-	}
-}
-
-func (w *Writer) xactStatus(ctx context.Context, xid string) (status string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, w.attemptTimeout)
-	defer cancel()
-	err = w.pool.QueryRow(ctx, xactStatusSQL, xid).Scan(&status)
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == inTheFuture {
-		return "aborted", nil
-	}
-	return status, err
-}
-
-// inTheFuture is pg_xact_status's error for an id that no transaction of this server has had.
-const inTheFuture = "22023"
-
-// wrote reports whether the batch's events are stored, by this very transaction.
-func (w *Writer) wrote(ctx context.Context, b *batch, xid string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, w.attemptTimeout)
-	defer cancel()
-	positions, found := b.remaining(), 0
-	var queries pgx.Batch
-	for k := range b.keysByDay(positions) {
-		queries.Queue(writtenSQL, k.tenants, k.ids, k.times, k.from, k.to, xid).QueryRow(func(row pgx.Row) error {
-			var n int
-			err := row.Scan(&n)
-			found += n
-			return err
-		})
-	}
-	err := w.pool.SendBatch(ctx, &queries).Close()
-	return err == nil && found == len(positions) && found > 0, err
 }
 
 const partitionSQL = `select create_events_partition($1)`

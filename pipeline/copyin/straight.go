@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"sluice.example/sluice/internal/pgcopy"
@@ -60,101 +59,47 @@ func query(sql string) []byte {
 //     its notices and the transaction's state.
 //   - pgconn counts the connection as idle meanwhile. It goes back to the pool only after PostgreSQL's last
 //     ReadyForQuery; otherwise it is closed.
-func (w *Writer) goStraight(ctx context.Context, conn *pgx.Conn, b *batch) error {
-	if err := conn.PgConn().SyncConn(ctx); err != nil {
-		closeNow(conn)
+func (w *Writer) goStraight(ctx, stop context.Context, conn *pgx.Conn, b *batch) error {
+	l, err := w.hold(ctx, stop, conn)
+	if err != nil {
 		return &stepError{at: atBegin, closed: true, err: err}
 	}
-	wire := conn.PgConn().Conn()
 	idle := false
-	// One deadline on the connection for all; to watch ctx for every message would cost more than the message.
-	stop := context.AfterFunc(ctx, func() { _ = wire.SetDeadline(time.Unix(1, 0)) })
-	defer func() {
-		if !stop() || !idle {
-			closeNow(conn)
-		}
-	}()
+	defer func() { l.release(idle) }()
 	fail := func(at step, err error) error { return &stepError{at: at, closed: !idle, err: err} }
 
 	rows := len(pgcopy.Header) + len(*b.encoded) + len(pgcopy.Trailer)
 	head := binary.BigEndian.AppendUint32(slices.Clip(w.straightHead), uint32(4+rows))
 	head = append(head, pgcopy.Header...)
-	if _, err := (&net.Buffers{head, *b.encoded, []byte(straightTail)}).WriteTo(wire); err != nil {
+	if _, err := (&net.Buffers{head, *b.encoded, []byte(straightTail)}).WriteTo(l.wire); err != nil {
 		return fail(atBegin, err)
 	}
-	r := replies{conn: conn.PgConn()}
-	copying, err := r.read()
+	copying, err := l.read()
 	if !copying { // PostgreSQL ignores rows that come after a failure
 		if err == nil {
-			_, err = wire.Write(rollbackQuery)
+			_, err = l.wire.Write(rollbackQuery)
 		}
 		if err == nil {
-			_, err = r.read()
+			_, err = l.read()
 		}
 		idle = err == nil
 		at := atCopy
-		if r.xid == "" {
+		if l.xid == "" {
 			at = atBegin
 		}
-		return fail(at, cmp.Or(r.failed, err))
+		return fail(at, cmp.Or(l.failed, err))
 	}
-	if _, err = wire.Write(commitQuery); err == nil {
-		_, err = r.read()
+	if err = l.sendCommit(); err == nil {
+		_, err = l.read()
 	}
-	committing, copied := time.Now(), r.failed == nil
+	committing, copied := time.Now(), l.failed == nil
 	if err == nil {
-		_, err = r.read()
+		_, err = l.read()
 	}
 	w.committed(time.Since(committing))
 	idle = err == nil
-	switch {
-	case !copied:
-		return fail(atCopy, r.failed)
-	case err != nil:
-		return &inDoubt{xid: r.xid, err: err}
-	case r.failed != nil:
-		return fail(atCommit, r.failed)
-	case r.tag != "COMMIT":
-		return fail(atCommit, pgx.ErrTxCommitRollback)
+	if !copied {
+		return fail(atCopy, l.failed)
 	}
-	return nil
-}
-
-// replies reads what PostgreSQL answers.
-type replies struct {
-	conn   *pgconn.PgConn
-	xid    string
-	tag    string // of the last statement that succeeded
-	failed error  // the first error that PostgreSQL reported
-}
-
-// read reads on to where COPY wants its rows, or to the end of a query. The error is one of the connection.
-func (r *replies) read() (copying bool, err error) {
-	for {
-		message, err := r.conn.ReceiveMessage(context.Background())
-		if err != nil {
-			return false, err
-		}
-		switch message := message.(type) {
-		case *pgproto3.DataRow:
-			r.xid = string(message.Values[len(message.Values)-1])
-		case *pgproto3.CommandComplete:
-			r.tag = string(message.CommandTag)
-		case *pgproto3.ErrorResponse:
-			if r.failed == nil {
-				r.failed = pgconn.ErrorResponseToPgError(message)
-			}
-		case *pgproto3.CopyInResponse:
-			return true, nil
-		case *pgproto3.ReadyForQuery:
-			return false, nil
-		}
-	}
-}
-
-// closeNow closes a connection that may hang, without a word to PostgreSQL; its own timeouts end the transaction.
-func closeNow(conn *pgx.Conn) {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_ = conn.Close(ctx)
+	return l.outcome(err)
 }

@@ -65,7 +65,7 @@ end $$`)
 				t.Fatalf("a batch of %d events goes straight: %v", size, straight)
 			}
 			if straight {
-				err = w.goStraight(t.Context(), conn.Conn(), b)
+				err = w.goStraight(t.Context(), t.Context(), conn.Conn(), b)
 			} else {
 				_, err = conn.Conn().PgConn().CopyFrom(t.Context(), b.rows(b.remaining()), copySQL)
 			}
