@@ -87,6 +87,8 @@ type Result struct {
 	MessageID int64
 	Token     UUID
 	Status    DeliveryStatus
+	// Ordered: the destination keeps its order, so others may wait for the end of this message.
+	Ordered bool
 	// RetryIn is how long to wait before the next attempt, for Failed and Released.
 	RetryIn time.Duration
 	// Error tells what went wrong, for people, without secrets; empty on success. At most 1,000 bytes of UTF-8
@@ -100,3 +102,6 @@ type Result struct {
 	StartedAt time.Time
 	Latency   time.Duration
 }
+
+// Passes reports whether the result ends a message for whose end others may wait.
+func (r *Result) Passes() bool { return r.Ordered && r.Status != Failed && r.Status != Released }

@@ -115,6 +115,9 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 		}
 	}
 	p.notifier = claim.NewNotifier(db.query, claim.NewNotifierMetrics(reg), log)
+	if p.queue != nil {
+		p.queue.OnPassed(p.notifier.Notify)
+	}
 	nudge := func(int) {
 		if p.dispatcher != nil {
 			p.dispatcher.Nudge()

@@ -252,6 +252,9 @@ func change(ctx context.Context, db DB, what, sql string, f Filter, after int64,
 	if err != nil {
 		return step, fmt.Errorf("claim: %s: %w", what, err)
 	}
+	if len(ids) > 0 {
+		wakeAll(ctx, db)
+	}
 	step.Changed = len(ids)
 	switch {
 	case len(ids) == limit:
@@ -265,4 +268,12 @@ func change(ctx context.Context, db DB, what, sql string, f Filter, after int64,
 		step.Last = most
 	}
 	return step, nil
+}
+
+// wakeAll tells the workers of all nodes that messages became due: those that were retried, or those that waited for a
+// discarded one. It is a hint: where it fails, polling finds them.
+func wakeAll(ctx context.Context, db DB) {
+	if rows, err := db.Query(ctx, notifySQL, pgx.QueryExecModeCacheDescribe, channel, "operator"); err == nil {
+		rows.Close()
+	}
 }

@@ -38,7 +38,13 @@ type Queue struct {
 
 	slots  slots // Run's alone
 	hidden bool  // some transactions can't be seen, and that is logged; Run's alone
+
+	passed func() // OnPassed's; nil: none
 }
+
+// OnPassed has f called whenever the end of a message was recorded for which others may have waited: another node may
+// have room for them where this one has none. f must not block. Call it before the queue is used.
+func (q *Queue) OnPassed(f func()) { q.passed = f }
 
 // New refuses a configuration with all its faults.
 func New(cfg Config, pool *pgxpool.Pool, metrics *Metrics, log *slog.Logger) (*Queue, error) {

@@ -180,6 +180,9 @@ func (d *Dispatcher) claim(ctx, working context.Context) {
 				backoff = firstBackoff
 				continue
 			}
+			for _, w := range wants {
+				d.lanes[w.Destination].wake()
+			}
 			d.metrics.claimErrors.Inc()
 			d.log.Warn("deliver: claim failed, trying again", "in", backoff, "error", err)
 			wait.For(ctx, backoff)
@@ -220,6 +223,7 @@ func (d *Dispatcher) wants(turn int) (wants []pipeline.Want) {
 		if n <= 0 {
 			continue
 		}
+		l.claiming()
 		wants = append(wants, pipeline.Want{Destination: l.d.Name, Room: n, Order: l.d.order})
 		left -= n
 	}
@@ -384,6 +388,7 @@ func (d *Dispatcher) pace(l *lane) bool {
 // done sends a result on its way. It waits for nothing: there is a place for every lease held.
 func (d *Dispatcher) done(l *lane, lease *pipeline.Lease, r pipeline.Result) {
 	r.MessageID, r.Token = lease.ID, lease.Token
+	r.Ordered = l.d.order != pipeline.Unordered
 	l.attempts[r.Status].Inc()
 	d.results <- done{Result: r, lane: l, bytes: len(lease.Payload)}
 }

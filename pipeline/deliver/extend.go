@@ -48,7 +48,7 @@ func (d *Dispatcher) extendLane(ctx context.Context, l *lane, endBefore time.Tim
 	}
 	d.held.Add(-int64(len(lost)))
 	d.bytes.Add(-int64(bytes))
-	if l.recorded(len(lost)) {
+	if l.recorded(len(lost), false) {
 		wait.Nudge(d.freed)
 	}
 }

@@ -36,7 +36,7 @@ type lane struct {
 	senders int
 	held    int  // waiting, being sent, or sent and not recorded
 	more    bool // the last claim filled its room: there is probably more
-	dirty   bool // woken since the last claim
+	dirty   bool // woken since the last claim began
 	asked   bool // the claimer was woken since the last claim, because room became free
 }
 
@@ -87,6 +87,14 @@ func (l *lane) room() int {
 	return l.breaker.room(time.Now(), free, l.held)
 }
 
+// claiming notes that a claim for the lane begins. What wakes it from now on asks for another one: the claim may have
+// looked before.
+func (l *lane) claiming() {
+	l.mu.Lock()
+	l.dirty, l.asked = false, false
+	l.mu.Unlock()
+}
+
 // capacity is how many messages may be held at this time.
 func (l *lane) capacity() int { return l.breaker.capacity(l.d.capacity()) }
 
@@ -101,7 +109,7 @@ func (l *lane) freeLocked() int {
 func (l *lane) add(leases []pipeline.Lease, room int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.more, l.dirty, l.asked = len(leases) >= room, false, false
+	l.more = len(leases) >= room
 	l.held += len(leases)
 	if len(l.waiting) == 0 {
 		l.waiting = leases
@@ -272,11 +280,13 @@ func (l *lane) empty() []pipeline.Lease {
 	return waiting
 }
 
-// recorded notes that n leases are done with. It reports whether the claimer should be woken.
-func (l *lane) recorded(n int) bool {
+// recorded notes that n leases are done with, and whether that makes others due: those that waited for the end of one
+// before them. It reports whether the claimer should be woken.
+func (l *lane) recorded(n int, passed bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.held -= n
 	l.heldGauge.Set(float64(l.held))
-	return l.wantsLocked()
+	l.dirty = l.dirty || passed
+	return l.wantsLocked() || passed
 }

@@ -62,18 +62,22 @@ func (d *Dispatcher) finish(ctx context.Context, results []pipeline.Result) {
 
 // free gives the room of recorded results back, and wakes the claimer where that is worth a claim.
 func (d *Dispatcher) free(batch []done) {
-	byLane := map[*lane]int{}
+	byLane, passed := map[*lane]int{}, map[*lane]bool{}
 	bytes := 0
-	for _, r := range batch {
+	for i := range batch {
+		r := &batch[i]
 		byLane[r.lane]++
 		bytes += r.bytes
+		if r.Passes() {
+			passed[r.lane] = true
+		}
 	}
 	full := int(d.bytes.Load()) >= d.cfg.MaxBytes || int(d.held.Load()) >= d.maxHeld
 	d.held.Add(-int64(len(batch)))
 	d.bytes.Add(-int64(bytes))
 	wake := full
 	for l, n := range byLane {
-		wake = l.recorded(n) || wake
+		wake = l.recorded(n, passed[l]) || wake
 	}
 	if wake {
 		wait.Nudge(d.freed)
