@@ -33,7 +33,9 @@ type Message struct {
 type Want struct {
 	Destination string
 	Room        int
-	Order       Order
+	// Bytes is how many bytes of payloads it has room for; 0: any number. The first message may be bigger.
+	Bytes int
+	Order Order
 }
 
 // Order is whether a destination's messages are claimed in the order of their ids.
@@ -60,6 +62,9 @@ type Lease struct {
 	Lost int
 	// DueAt is when this attempt could first be made, by the database's clock.
 	DueAt time.Time
+	// Unread is the size of a payload that Want.Bytes had no room for, in bytes. The lease has no payload then, and is
+	// to be given back. 0: the payload was read.
+	Unread int
 	// Until is when the lease ends, by this process's monotonic clock (taken before the claim was sent, so that it errs
 	// on the early side whatever the clocks of the two machines say).
 	Until time.Time

@@ -170,7 +170,8 @@ func (c *config) settings() []*setting {
 		{key: "deliver.claim-batch", value: &c.deliver.ClaimBatch, unit: "messages",
 			doc: "most messages that one claim takes"},
 		{key: "deliver.max-bytes", value: &c.deliver.MaxBytes, unit: "bytes",
-			doc: "no more is claimed while the payloads held are over this"},
+			doc: "bound on the memory of the messages held; a payload counts twice. Each destination has a part of it " +
+				"that no other can take"},
 		{key: "deliver.allow-networks", value: &c.deliver.AllowNetworks, unit: "networks",
 			doc: "networks such as 10.1.0.0/16 at which every destination may be called although they are not public"},
 

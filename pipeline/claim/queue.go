@@ -104,8 +104,9 @@ returning message_id, tenant_id, type, subject_key, idempotency_key, destination
     rule_id is not null, created_at, attempts + 1, redrives, lost_leases, run_after`
 
 // Claim leases at most want.Room due messages of each destination, in the order of message ids. It names a destination
-// once. It returns as soon as they are committed, or with the error, after which nothing is known to be leased:
-// whatever is comes back by itself when the lease ends.
+// once. Payloads that want.Bytes has no room for are not read; see pipeline.Lease.Unread. It returns as soon as they
+// are committed, or with the error, after which nothing is known to be leased: whatever is comes back by itself when
+// the lease ends.
 func (q *Queue) Claim(ctx context.Context, wants []pipeline.Want) ([]pipeline.Lease, error) {
 	if len(wants) == 0 {
 		return nil, nil
@@ -131,14 +132,24 @@ func (q *Queue) Claim(ctx context.Context, wants []pipeline.Want) ([]pipeline.Le
 		return nil, q.failed("claim", err)
 	}
 	taken, ends := map[string]int{}, map[string]end{}
+	budget := newBudget(wants)
 	var l pipeline.Lease // what rows are scanned into, one after the other
 	scan := func(row pgx.CollectableRow) (pipeline.Lease, error) {
 		l = pipeline.Lease{Token: token, Until: start.Add(q.cfg.Lease)}
-		err := row.Scan(&l.ID, &l.Tenant, &l.Type, &l.SubjectKey, &l.IdempotencyKey, &l.Destination, &l.Payload,
+		raw := row.RawValues()
+		var payload any = &l.Payload
+		s := budget[string(raw[destinationColumn])]
+		if size := len(raw[payloadColumn]); !s.take(size) {
+			payload, l.Unread = nil, size
+		}
+		err := row.Scan(&l.ID, &l.Tenant, &l.Type, &l.SubjectKey, &l.IdempotencyKey, &l.Destination, payload,
 			&l.Headers, &l.Rule, &l.CreatedAt, &l.Attempt, &l.Redrives, &l.Lost, &l.DueAt)
-		e := ends[l.Destination]
-		if err == nil && (l.DueAt.After(e.time) || l.DueAt.Equal(e.time) && l.ID > e.id) {
-			ends[l.Destination] = end{l.DueAt, l.ID}
+		this := end{l.DueAt, l.ID}
+		if err == nil && this.after(ends[l.Destination]) {
+			ends[l.Destination] = this
+		}
+		if err == nil && l.Unread > 0 {
+			s.left(this)
 		}
 		taken[l.Destination]++
 		return l, err
@@ -155,6 +166,9 @@ func (q *Queue) Claim(ctx context.Context, wants []pipeline.Want) ([]pipeline.Le
 	for i, w := range wants {
 		last := ends[w.Destination]
 		filled := taken[w.Destination] >= w.Room
+		if s := budget[w.Destination]; s.cut { // the next one begins with what was not read
+			last, filled = end{s.least.time, s.least.id - 1}, true
+		}
 		q.cursors[w.Destination].ended(time.Now(), full[i], filled, last.time, last.id, took, q.cfg.Lease/2)
 	}
 	q.mu.Unlock()
@@ -169,11 +183,17 @@ func (q *Queue) Claim(ctx context.Context, wants []pipeline.Want) ([]pipeline.Le
 	return leases, nil
 }
 
+// The places in claimSQL's rows of what is looked at before the rest is read.
+const destinationColumn, payloadColumn = 5, 6
+
 // end is the last message of a destination that a claim got.
 type end struct {
 	time time.Time
 	id   int64
 }
+
+// after reports whether e comes after f in the order of claims.
+func (e end) after(f end) bool { return e.time.After(f.time) || e.time.Equal(f.time) && e.id > f.id }
 
 // starts returns where to begin for each destination. Where order is kept that is always the beginning: a message
 // becomes due when the one before it is final, however old it is.

@@ -260,7 +260,7 @@ func TestLeasesAreExtended(t *testing.T) {
 	leases, _ := q.Claim(t.Context(), []pipeline.Want{{Destination: "crm", Room: 2}})
 	d.held.Add(2)
 	l.start = func(*lane) {}
-	l.add(leases, 2)
+	l.add(leases, 0, 2)
 	var at term
 	first, _, _ := l.next(&at)
 	d.extendLane(t.Context(), l, time.Now().Add(time.Hour))

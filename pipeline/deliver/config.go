@@ -15,8 +15,9 @@ type Config struct {
 	PollInterval time.Duration
 	// ClaimBatch is the most messages that one claim takes, over all destinations; deliver.claim-batch, default 1,000.
 	ClaimBatch int
-	// MaxBytes stops claiming while the payloads held are more than this; deliver.max-bytes, default 64 MiB. One claim
-	// may go over it, by its payloads.
+	// MaxBytes bounds the memory of the messages held; deliver.max-bytes, default 64 MiB. A payload counts twice: it is
+	// in memory again while it is sent. Each destination has a part of it that no other can take. One that holds
+	// nothing takes one message whatever its size, so each may go over its part by a message.
 	MaxBytes int
 	// AllowNetworks are networks such as 10.1.0.0/16 whose addresses every destination may be called at, although they
 	// are not public; deliver.allow-networks, default none.

@@ -21,6 +21,7 @@ import (
 
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/deliver/share"
 )
 
 // Queue hands out leases and takes results back. Both calls must end by themselves when the database does not answer.
@@ -52,7 +53,9 @@ type Dispatcher struct {
 	nudge, freed chan struct{}
 	results      chan done
 	senders      conc.WaitGroup
-	held, bytes  atomic.Int64
+	held         atomic.Int64
+	bytes        *share.Bytes // by the lanes' places in order
+	starved      atomic.Bool  // a lane has no room for bytes, or the claimer is just looking
 	aborted      atomic.Bool
 	draining     chan struct{} // closed when Run's ctx ended
 }
@@ -89,10 +92,11 @@ func New(cfg Config, ds Destinations, queue Queue, lease time.Duration, metrics 
 		freed:    make(chan struct{}, 1),
 		draining: make(chan struct{}),
 		results:  make(chan done, maxHeld(ds)), // a sender never waits for the database
+		bytes:    share.New(cfg.MaxBytes, len(ds.list)),
 	}
-	for _, dest := range ds.list {
+	for i, dest := range ds.list {
 		l := newLane(dest, dest.open(g), metrics)
-		l.freed = d.freed
+		l.place, l.freed = i, d.freed
 		l.start = func(l *lane) { d.senders.Go(func() { d.send(l) }) }
 		d.lanes[dest.Name] = l
 		d.order = append(d.order, l)
@@ -211,9 +215,9 @@ func (d *Dispatcher) wake() {
 // wants is what to claim. The claim as a whole is bounded, so the lanes take turns in being first.
 func (d *Dispatcher) wants(turn int) (wants []pipeline.Want) {
 	left := min(d.cfg.ClaimBatch, d.maxHeld-int(d.held.Load()))
-	if int(d.bytes.Load()) >= d.cfg.MaxBytes {
-		return nil
-	}
+	promised := make([]int, len(d.order))
+	starved := false
+	d.starved.Store(true)
 	for i := range d.order {
 		if left <= 0 {
 			break
@@ -223,29 +227,64 @@ func (d *Dispatcher) wants(turn int) (wants []pipeline.Want) {
 		if n <= 0 {
 			continue
 		}
+		bytes, full := d.bytes.Room(l.place, promised)
+		if n = l.fitting(n, bytes, full, d.bytes.Held(l.place)); n <= 0 {
+			starved = true
+			continue
+		}
+		promised[l.place] = bytes
 		l.claiming()
-		wants = append(wants, pipeline.Want{Destination: l.d.Name, Room: n, Order: l.d.order})
+		wants = append(wants, pipeline.Want{
+			Destination: l.d.Name, Room: n, Bytes: max(1, bytes/copies), Order: l.d.order,
+		})
 		left -= n
 	}
+	d.starved.Store(starved)
 	return wants
 }
 
-// hand gives leases to their lanes.
+// copies is how often the payload of a message may be in memory: in its lease, and in the body that is being sent.
+const copies = 2
+
+// weight is how many bytes of memory a lease counts as.
+func weight(lease *pipeline.Lease) int { return copies * len(lease.Payload) }
+
+// handed is what a lane gets of a claim.
+type handed struct {
+	leases, unread []pipeline.Lease
+	bytes          int // what the leases weigh
+	unreadBytes    int // what those that were not read would weigh
+}
+
+// hand gives leases to their lanes, and those whose payloads were not read back to the queue.
 func (d *Dispatcher) hand(leases []pipeline.Lease, wants []pipeline.Want) {
-	byLane := make(map[string][]pipeline.Lease, len(wants))
+	byLane := make(map[string]*handed, len(wants))
 	for _, w := range wants {
-		byLane[w.Destination] = make([]pipeline.Lease, 0, min(len(leases), w.Room))
+		byLane[w.Destination] = &handed{leases: make([]pipeline.Lease, 0, min(len(leases), w.Room))}
 	}
-	bytes := 0
 	for i := range leases {
 		lease := &leases[i]
-		byLane[lease.Destination] = append(byLane[lease.Destination], *lease)
-		bytes += len(lease.Payload)
+		h := byLane[lease.Destination]
+		if lease.Unread > 0 {
+			h.unread = append(h.unread, *lease)
+			h.unreadBytes += copies * lease.Unread
+			continue
+		}
+		h.leases = append(h.leases, *lease)
+		h.bytes += weight(lease)
 	}
 	d.held.Add(int64(len(leases)))
-	d.bytes.Add(int64(bytes))
 	for _, w := range wants {
-		d.lanes[w.Destination].add(byLane[w.Destination], w.Room)
+		l, h := d.lanes[w.Destination], byLane[w.Destination]
+		d.bytes.Add(l.place, h.bytes)
+		l.bytesGauge.Set(float64(d.bytes.Held(l.place)))
+		if n := len(h.leases) + len(h.unread); n > 0 {
+			l.mean = (h.bytes + h.unreadBytes) / n
+		}
+		l.add(h.leases, len(h.unread), w.Room)
+		for i := range h.unread {
+			d.done(l, &h.unread[i], pipeline.Result{Status: pipeline.Released})
+		}
 	}
 }
 
@@ -390,5 +429,5 @@ func (d *Dispatcher) done(l *lane, lease *pipeline.Lease, r pipeline.Result) {
 	r.MessageID, r.Token = lease.ID, lease.Token
 	r.Ordered = l.d.order != pipeline.Unordered
 	l.attempts[r.Status].Inc()
-	d.results <- done{Result: r, lane: l, bytes: len(lease.Payload)}
+	d.results <- done{Result: r, lane: l, bytes: weight(lease)}
 }

@@ -382,38 +382,29 @@ func TestQueueFailuresAreRepeated(t *testing.T) {
 	d.stop()
 }
 
-// What is held in memory is bounded, in messages and in bytes.
+// What is held in memory is bounded, in messages.
 func TestHeldIsBounded(t *testing.T) {
 	release := make(chan struct{})
 	url := receiver(t, func(http.ResponseWriter, *http.Request) { <-release })
-	for _, name := range []string{"messages", "bytes"} {
-		cfg := DefaultConfig()
-		cfg.ClaimBatch = 20
-		if name == "bytes" {
-			cfg.MaxBytes = 10
-		}
-		q := &fakeQueue{lease: time.Minute}
-		q.add("crm", 100)
-		d, err := New(cfg, destinations(t, hook("crm", url)), q, q.lease, testMetrics(), discard)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if name == "messages" {
-			d.maxHeld = 20
-		}
-		run(t, d)
-		pgtest.Eventually(t, "20 held", func() bool { return d.held.Load() == 20 })
-		d.Nudge()
-		pgtest.Eventually(t, "the nudge was taken", func() bool { return len(d.nudge) == 0 })
-		if n := d.held.Load(); n != 20 {
-			t.Errorf("%s: %d messages held; want 20", name, n)
-		}
-		t.Cleanup(func() {
-			pgtest.Eventually(t, "100 sent", func() bool { return q.count(pipeline.Sent) == 100 })
-			if d.held.Load() != 0 || d.bytes.Load() != 0 {
-				t.Errorf("%s: %d messages and %d bytes held at the end", name, d.held.Load(), d.bytes.Load())
-			}
-		})
+	cfg := DefaultConfig()
+	cfg.ClaimBatch = 20
+	q := &fakeQueue{lease: time.Minute}
+	q.add("crm", 100)
+	d, err := New(cfg, destinations(t, hook("crm", url)), q, q.lease, testMetrics(), discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.maxHeld = 20
+	run(t, d)
+	pgtest.Eventually(t, "20 held", func() bool { return d.held.Load() == 20 })
+	d.Nudge()
+	pgtest.Eventually(t, "the nudge was taken", func() bool { return len(d.nudge) == 0 })
+	if n := d.held.Load(); n != 20 {
+		t.Errorf("%d messages held; want 20", n)
 	}
 	close(release)
+	pgtest.Eventually(t, "100 sent", func() bool { return q.count(pipeline.Sent) == 100 })
+	if d.held.Load() != 0 || d.bytes.Held(0) != 0 {
+		t.Errorf("%d messages and %d bytes held at the end", d.held.Load(), d.bytes.Held(0))
+	}
 }

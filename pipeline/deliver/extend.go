@@ -44,10 +44,10 @@ func (d *Dispatcher) extendLane(ctx context.Context, l *lane, endBefore time.Tim
 		len(lost))
 	bytes := 0
 	for i := range lost {
-		bytes += len(lost[i].Payload)
+		bytes += weight(&lost[i])
 	}
 	d.held.Add(-int64(len(lost)))
-	d.bytes.Add(-int64(bytes))
+	d.bytes.Add(l.place, -bytes)
 	if l.recorded(len(lost), false) {
 		wait.Nudge(d.freed)
 	}

@@ -23,10 +23,13 @@ type lane struct {
 	seconds, lag             prometheus.Observer
 	heldGauge, inFlightGauge prometheus.Gauge
 	openGauge                prometheus.Gauge
+	bytesGauge               prometheus.Gauge
 
 	limiter *rate.Limiter // nil: no limit
 	start   func(*lane)   // starts a sender
 	freed   chan struct{} // wakes the claimer
+	place   int           // in the file's order
+	mean    int           // what a message of the last claim weighs, in bytes; the claimer's alone
 
 	mu      sync.Mutex
 	reopen  *time.Timer // runs while the breaker is open
@@ -53,6 +56,7 @@ func newLane(d *Destination, s sink, m *Metrics) *lane {
 		heldGauge:     m.held.WithLabelValues(d.Name),
 		inFlightGauge: m.inFlight.WithLabelValues(d.Name),
 		openGauge:     m.open.WithLabelValues(d.Name),
+		bytesGauge:    m.heldBytes.WithLabelValues(d.Name),
 	}
 	m.concurrency.WithLabelValues(d.Name).Set(float64(d.concurrency))
 	paused := m.paused.WithLabelValues(d.Name)
@@ -95,6 +99,21 @@ func (l *lane) claiming() {
 	l.mu.Unlock()
 }
 
+// fitting is how many of n messages a claim may take, where the lane holds held bytes, has room for so many more, and
+// may hold full bytes in all. Where bytes are scarcer than messages, it waits until half of them are free.
+func (l *lane) fitting(n, bytes, full, held int) int {
+	if l.mean == 0 || bytes/l.mean >= n {
+		return min(n, bytes)
+	}
+	switch {
+	case held == 0:
+		return max(1, bytes/l.mean)
+	case held > full/2:
+		return 0
+	}
+	return bytes / l.mean
+}
+
 // capacity is how many messages may be held at this time.
 func (l *lane) capacity() int { return l.breaker.capacity(l.d.capacity()) }
 
@@ -105,12 +124,13 @@ func (l *lane) freeLocked() int {
 	return min(capacity-len(l.waiting)-l.senders, 4*capacity-l.held)
 }
 
-// add takes leases that were claimed with the given room, and keeps the slice; it starts senders for them.
-func (l *lane) add(leases []pipeline.Lease, room int) {
+// add takes leases that were claimed with the given room, and keeps the slice; it starts senders for them. unread more
+// were claimed, and are going back.
+func (l *lane) add(leases []pipeline.Lease, unread, room int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.more = len(leases) >= room
-	l.held += len(leases)
+	l.more = unread > 0 || len(leases) >= room
+	l.held += len(leases) + unread
 	if len(l.waiting) == 0 {
 		l.waiting = leases
 	} else {

@@ -8,6 +8,7 @@ type Metrics struct {
 	seconds      *prometheus.HistogramVec
 	held         *prometheus.GaugeVec
 	inFlight     *prometheus.GaugeVec
+	heldBytes    *prometheus.GaugeVec
 	recordErrors prometheus.Counter
 	unrecorded   prometheus.Counter
 	claimErrors  prometheus.Counter
@@ -61,6 +62,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 			"Messages that this process holds leases on: waiting for a sender, being sent, or waiting to be recorded.",
 			"destination"),
 		inFlight: gauges("in_flight_messages", "Messages being sent.", "destination"),
+		heldBytes: gauges("held_bytes",
+			"Memory of the messages held, by deliver.max-bytes: twice the bytes of their payloads.", "destination"),
 		recordErrors: counter("record_errors_total",
 			"Tries to record results that failed; they are repeated."),
 		unrecorded: counter("unrecorded_results_total",

@@ -63,19 +63,22 @@ func (d *Dispatcher) finish(ctx context.Context, results []pipeline.Result) {
 // free gives the room of recorded results back, and wakes the claimer where that is worth a claim.
 func (d *Dispatcher) free(batch []done) {
 	byLane, passed := map[*lane]int{}, map[*lane]bool{}
-	bytes := 0
+	bytes := map[*lane]int{}
 	for i := range batch {
 		r := &batch[i]
 		byLane[r.lane]++
-		bytes += r.bytes
+		bytes[r.lane] += r.bytes
 		if r.Passes() {
 			passed[r.lane] = true
 		}
 	}
-	full := int(d.bytes.Load()) >= d.cfg.MaxBytes || int(d.held.Load()) >= d.maxHeld
+	full := int(d.held.Load()) >= d.maxHeld
 	d.held.Add(-int64(len(batch)))
-	d.bytes.Add(-int64(bytes))
-	wake := full
+	for l, n := range bytes {
+		d.bytes.Add(l.place, -n)
+		l.bytesGauge.Set(float64(d.bytes.Held(l.place)))
+	}
+	wake := full || d.starved.Load()
 	for l, n := range byLane {
 		wake = l.recorded(n, passed[l]) || wake
 	}
