@@ -11,6 +11,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// syncBeginSQL bounds what a process that stops in the middle holds up: every other that starts.
+const syncBeginSQL = `begin isolation level read committed; set local idle_in_transaction_session_timeout = '10s';
+set local statement_timeout = '30s'; set local lock_timeout = '10s'`
+
 const syncLockSQL = `select pg_advisory_xact_lock(hashtextextended('sluice:sync_topics', 0))`
 
 // Rows that stay are not written, so that a start with the same configuration changes nothing.
@@ -57,7 +61,7 @@ func SyncTopics(ctx context.Context, pool *pgxpool.Pool, destinations []string, 
 	if err := errors.Join(faults...); err != nil {
 		return err
 	}
-	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: syncBeginSQL}, func(tx pgx.Tx) error {
 		// Two nodes that start at once would meet in the rows; one after the other they find nothing to do.
 		if _, err := tx.Exec(ctx, syncLockSQL); err != nil {
 			return err

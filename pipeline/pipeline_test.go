@@ -94,7 +94,7 @@ func TestImports(t *testing.T) {
 	sql := []string{"copyin", "evaluate", "claim", "retain", "schema"}
 	http := []string{"ingest", "deliver"}
 	// Of internal/, for every stage.
-	mechanisms := []string{"certfile", "duration", "jsontext", "pgcopy", "spell", "tenants", "timetext", "wait",
+	mechanisms := []string{"certfile", "duration", "jsontext", "pgcopy", "pgtx", "spell", "tenants", "timetext", "wait",
 		"yamlfile"}
 	const jsontext = "sluice.example/sluice/internal/jsontext"
 	for line := range strings.Lines(string(out)) {

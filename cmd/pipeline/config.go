@@ -161,6 +161,9 @@ func (c *config) settings() []*setting {
 
 		{key: "sweep.every", value: &c.evaluate.SweepEvery,
 			doc: "how often due timers and digests are looked for; an absence rule may fire this much late"},
+		{key: "sweep.idle-timeout", value: &c.evaluate.IdleTimeout,
+			doc: "how long what a sweep has locked outlasts its process where that has stopped; batches with events of those " +
+				"subjects wait for it"},
 
 		{key: "claim.lease", value: &c.claim.Lease,
 			doc: "how long a claimed message belongs to its worker. A worker that is killed delays its messages by this much"},

@@ -3,12 +3,15 @@
 // What PostgreSQL does for a session depends on settings of the role and of the database, which somebody else may
 // have chosen. What matters for a promise is set in the transaction that makes it; here is what belongs to the
 // session. It is sent when the session begins, so it needs no statement that a transaction pooler would leak to
-// others, and it is no more than what other drivers send, so poolers know it.
+// others, and it is no more than what other drivers send, so poolers know it. Keepalives are a matter of the server and
+// whoever is connected to it, so they are set on direct connections only.
 package pgsession
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -25,8 +28,25 @@ var parameters = map[string]string{
 	"timezone":        "UTC",
 }
 
-// Configure sets the parameters, of which the address of the database may name others, and lets errors that a session
-// would keep end it. Call it before anything connects with the configuration.
+// keepalivesSQL lets the server notice within 30 s that the client's machine is gone, or takes no data any more, so
+// that the session ends and its locks are free: a first probe after 10 s of silence, and two more. By default that
+// takes the server two hours. Through a pooler it does nothing: another process than ours holds the server's session.
+const keepalivesSQL = `
+select set_config(name, value, false) from (values ('tcp_keepalives_idle', '10'), ('tcp_keepalives_interval', '5'),
+    ('tcp_keepalives_count', '3'), ('tcp_user_timeout', '25000')) bound (name, value)
+where pg_backend_pid() = %d`
+
+// keepalivesTimeout bounds the one statement that a new session runs. A guess.
+const keepalivesTimeout = 10 * time.Second
+
+func setKeepalives(ctx context.Context, conn *pgconn.PgConn) error {
+	ctx, cancel := context.WithTimeout(ctx, keepalivesTimeout)
+	defer cancel()
+	return conn.Exec(ctx, fmt.Sprintf(keepalivesSQL, conn.PID())).Close()
+}
+
+// Configure sets the parameters, of which the address of the database may name others, sets keepalives, and lets errors
+// that a session would keep end it. Call it before anything connects with the configuration.
 func Configure(cfg *pgx.ConnConfig) {
 	given := map[string]bool{}
 	for name := range cfg.RuntimeParams {
@@ -36,6 +56,16 @@ func Configure(cfg *pgx.ConnConfig) {
 		if !given[name] {
 			cfg.RuntimeParams[name] = value
 		}
+	}
+	connected := cfg.AfterConnect
+	cfg.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		if err := setKeepalives(ctx, conn); err != nil {
+			return err
+		}
+		if connected != nil {
+			return connected(ctx, conn)
+		}
+		return nil
 	}
 	before := cfg.OnPgError
 	cfg.OnPgError = func(conn *pgconn.PgConn, err *pgconn.PgError) bool {

@@ -170,3 +170,15 @@ func TestShortTimeoutsAreNamed(t *testing.T) {
 		t.Errorf("Short = %q, %v; want %q", short, err, want)
 	}
 }
+
+// TestKeepalives asks where the settings come from, since they are 0 on a Unix socket.
+func TestKeepalives(t *testing.T) {
+	t.Parallel()
+	db, _ := open(t)
+	var n int
+	const sql = `select count(*) from pg_settings where source = 'session' and name in ('tcp_keepalives_idle',
+		'tcp_keepalives_interval', 'tcp_keepalives_count', 'tcp_user_timeout')`
+	if err := db.QueryRow(t.Context(), sql).Scan(&n); err != nil || n != 4 {
+		t.Errorf("%d of the 4 settings of keepalives are set, %v", n, err)
+	}
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"sluice.example/sluice/internal/pgtx"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/rules"
 	"sluice.example/sluice/pipeline/rules/replay"
@@ -42,6 +43,9 @@ const countSQL = `select count(*)` + storedFromSQL
 
 const eventsSQL = `select ` + pipeline.EventColumns + storedFromSQL + ` order by received_at, event_id`
 
+// bounds keep a backtest that is stopped from holding up retention. Its statements may take as long as they take.
+var bounds = pgtx.Bounds{Idle: time.Minute, Lock: pgtx.Idle}
+
 // Run replays.
 func Run(ctx context.Context, conn *pgx.Conn, o Options) (*Report, error) {
 	sets := []*rules.Set{o.Set}
@@ -56,7 +60,8 @@ func Run(ctx context.Context, conn *pgx.Conn, o Options) (*Report, error) {
 	for _, s := range sets {
 		b.replays = append(b.replays, replay.New(s, b.start))
 	}
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
+	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	tx, err := pgtx.Begin(ctx, conn, snapshot, bounds)
 	if err != nil {
 		return nil, fmt.Errorf("rules backtest: %w", err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sluice.example/sluice/internal/pgtx"
 	"sluice.example/sluice/internal/wait"
 )
 
@@ -261,10 +262,13 @@ type row struct {
 	Database
 }
 
+// lookBounds leave time to read about a billion events.
+var lookBounds = pgtx.Bounds{Idle: pgtx.Idle, Statement: 10 * time.Minute, Lock: pgtx.Idle}
+
 // look counts what the database holds, in one snapshot.
 func (s *source) look(ctx context.Context, since mark, found tenants) error {
 	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err := pgx.BeginTxFunc(ctx, s.pool, snapshot, func(tx pgx.Tx) error {
+	err := pgtx.InTx(ctx, s.pool, snapshot, lookBounds, func(tx pgx.Tx) error {
 		events, err := query(ctx, tx, eventsSQL, since.at)
 		if err != nil {
 			return err

@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"sluice.example/sluice/internal/pgtx"
 )
 
 // nextPartitionSQL is about the day of an hour from now: whether it has a partition, or else whether this role can make
@@ -20,10 +22,13 @@ select 'events_' || to_char((now() + interval '1 hour') at time zone 'UTC', 'YYY
         or (select prosecdef from pg_proc where oid = to_regprocedure('create_events_partition(date)')) as can_make
 from pg_class e where e.oid = 'events'::regclass`
 
+// checkBounds are above the time that readiness takes for all its checks.
+var checkBounds = pgtx.Bounds{Idle: pgtx.Idle, Statement: pgtx.Idle, Lock: pgtx.Idle}
+
 // Check reports why this role cannot store events now, by doing what a batch does, with no rows and without COMMIT. It
 // is for readiness: cheap, and on a session of its own each time, so that it sees what has been repaired.
 func Check(ctx context.Context, pool *pgxpool.Pool) error {
-	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: isolation}, func(tx pgx.Tx) error {
+	err := pgtx.InTx(ctx, pool, pgx.TxOptions{IsoLevel: isolation}, checkBounds, func(tx pgx.Tx) error {
 		if _, err := tx.Conn().PgConn().CopyFrom(ctx, (&batch{}).rows(nil), copySQL); err != nil {
 			return err
 		}

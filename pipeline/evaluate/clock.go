@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"sluice.example/sluice/internal/pgtx"
 	"sluice.example/sluice/pipeline/rules"
 )
 
@@ -140,7 +141,8 @@ var readCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
 func (s *Sweeper) inTx(ctx context.Context, f func(context.Context, pgx.Tx) (committed func(), err error)) error {
 	ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
-	tx, err := s.db.BeginTx(ctx, readCommitted)
+	tx, err := pgtx.Begin(ctx, s.db, readCommitted, pgtx.Bounds{Idle: s.engine.cfg.IdleTimeout,
+		Statement: sweepTimeout, Lock: sweepTimeout})
 	if err != nil {
 		return err
 	}

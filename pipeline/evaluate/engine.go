@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"sluice.example/sluice/internal/duration"
+	"sluice.example/sluice/internal/pgtx"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/rules"
 )
@@ -37,6 +38,9 @@ type Config struct {
 	// Default 400 days, a year and a month. It has to be longer than lookbacks and baselines, or a rule that comes back
 	// begins anew.
 	RuleState time.Duration
+	// IdleTimeout is how long a transaction of a sweep, and what it has locked, outlasts a process that has stopped.
+	// Default 10s: batches with events of those subjects wait for it.
+	IdleTimeout time.Duration
 }
 
 const day = 24 * time.Hour
@@ -47,6 +51,7 @@ func DefaultConfig() Config {
 		MaxPayloadBytes: rules.DefaultOptions().MaxPayloadBytes,
 		SweepEvery:      5 * time.Second,
 		RuleState:       400 * day,
+		IdleTimeout:     pgtx.Idle,
 	}
 }
 
@@ -57,6 +62,10 @@ func (c Config) validate() error {
 	}
 	if most := reseedAfter / 2; c.SweepEvery < time.Millisecond || c.SweepEvery > most {
 		errs = append(errs, fmt.Errorf("sweep.every is %s; set it from 1ms to %s", c.SweepEvery, duration.Format(most)))
+	}
+	if c.IdleTimeout < 100*time.Millisecond || c.IdleTimeout > sweepTimeout {
+		errs = append(errs, fmt.Errorf("sweep.idle-timeout is %s; set it from 100ms to %s", c.IdleTimeout,
+			duration.Format(sweepTimeout)))
 	}
 	if c.RuleState < 0 {
 		errs = append(errs, fmt.Errorf("retain.rule-state is %s; give a period, or 0 to keep for good", c.RuleState))

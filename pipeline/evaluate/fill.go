@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"sluice.example/sluice/internal/pgtx"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/rules"
 )
@@ -142,7 +143,7 @@ func (s *Sweeper) fillDay(ctx context.Context, set *rules.Set, r *rules.Rule) (m
 	ctx, cancel := context.WithTimeout(ctx, seedTimeout)
 	defer cancel()
 	events, left := 0, 0
-	err = pgx.BeginTxFunc(ctx, s.db, readCommitted, func(tx pgx.Tx) error {
+	err = pgtx.InTx(ctx, s.db, readCommitted, seedBounds, func(tx pgx.Tx) error {
 		var mine bool
 		if err := tx.QueryRow(ctx, fillAloneSQL, metric).Scan(&mine); err != nil || !mine {
 			return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"sluice.example/sluice/internal/pgtx"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/rules"
 )
@@ -107,13 +108,16 @@ func (s *Sweeper) seed(ctx context.Context, set *rules.Set) (current []*rules.Ru
 // seedTimeout bounds the reading of a whole lookback.
 const seedTimeout = 30 * time.Minute
 
+// seedBounds let the transaction that reads idle while another one writes what was read.
+var seedBounds = pgtx.Bounds{Idle: 2 * sweepTimeout, Statement: seedTimeout, Lock: sweepTimeout}
+
 // seedOne makes the timers of one rule, and reports whether it did: another node may be at it.
 func (s *Sweeper) seedOne(ctx context.Context, set *rules.Set, r *rules.Rule) (seeded bool, err error) {
 	a := r.Absence
 	ctx, cancel := context.WithTimeout(ctx, seedTimeout)
 	defer cancel()
 	read := 0
-	err = pgx.BeginTxFunc(ctx, s.db, readCommitted, func(tx pgx.Tx) error {
+	err = pgtx.InTx(ctx, s.db, readCommitted, seedBounds, func(tx pgx.Tx) error {
 		var since *time.Time
 		err := tx.QueryRow(ctx, claimSeedSQL, a.Timer, s.reseedAfter).Scan(&since)
 		if errors.Is(err, pgx.ErrNoRows) {

@@ -10,13 +10,13 @@ package retain
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"sluice.example/sluice/internal/pgtx"
 	"sluice.example/sluice/internal/wait"
 )
 
@@ -110,14 +110,7 @@ func (k *Keeper) try(ctx context.Context, task string, f func(context.Context) e
 	return false
 }
 
-const (
-	// Waiting behind a long report would make everybody else wait behind us. The others are bounds that a role or a
-	// database may have set too low: the transaction that drops a day is idle while another one detaches it.
-	boundsSQL = `
-select set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true),
-    set_config('idle_in_transaction_session_timeout', $2, true)`
-	aloneSQL = `select pg_try_advisory_xact_lock(hashtextextended('sluice:retain', 0))`
-)
+const aloneSQL = `select pg_try_advisory_xact_lock(hashtextextended('sluice:retain', 0))`
 
 // alone runs f in a transaction while no other node deletes, and reports whether it did. It spares the work of deleting
 // the same rows from two sides; to do so would be harmless.
@@ -136,11 +129,8 @@ func (k *Keeper) transaction(ctx context.Context, f func(context.Context, pgx.Tx
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
-	return pgx.BeginTxFunc(ctx, k.pool, options, func(tx pgx.Tx) error {
-		milliseconds := func(d time.Duration) string { return fmt.Sprintf("%dms", d.Milliseconds()) }
-		if _, err := tx.Exec(ctx, boundsSQL, milliseconds(k.lockTimeout), milliseconds(timeout)); err != nil {
-			return err
-		}
-		return f(ctx, tx)
-	})
+	// Waiting behind a long report would make everybody else wait behind us. The transaction that drops a day is idle
+	// while another one detaches it.
+	bounds := pgtx.Bounds{Idle: timeout, Statement: timeout, Lock: k.lockTimeout}
+	return pgtx.InTx(ctx, k.pool, options, bounds, func(tx pgx.Tx) error { return f(ctx, tx) })
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"sluice.example/sluice/internal/pgtx"
 	"sluice.example/sluice/internal/wait"
 )
 
@@ -122,7 +123,7 @@ var errLocked = errors.New("locked")
 func step(ctx context.Context, conn *pgx.Conn, all []migration, log *slog.Logger) (bool, error) {
 	var next *migration
 	// Read committed, whatever the default: a stricter level would show the database of before the lock.
-	err := pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+	err := pgtx.InTx(ctx, conn, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, bounds, func(tx pgx.Tx) error {
 		var locked bool
 		if err := tx.QueryRow(ctx, tryLockSQL).Scan(&locked); err != nil {
 			return err
@@ -133,9 +134,6 @@ func step(ctx context.Context, conn *pgx.Conn, all []migration, log *slog.Logger
 		if next, err = pending(ctx, tx, all, log); err != nil || next == nil || next.noTransaction {
 			return err
 		}
-		if _, err := tx.Exec(ctx, boundSQL, fmt.Sprintf("%dms", lockTimeout.Milliseconds())); err != nil {
-			return err
-		}
 		return apply(ctx, tx, next)
 	})
 	if err != nil || next == nil || !next.noTransaction {
@@ -144,8 +142,8 @@ func step(ctx context.Context, conn *pgx.Conn, all []migration, log *slog.Logger
 	return stepWithoutTransaction(ctx, conn, all, log)
 }
 
-// boundSQL bounds the wait for locks, and not the work: a role's statement_timeout is for its everyday statements.
-const boundSQL = `select set_config('lock_timeout', $1, true), set_config('statement_timeout', '0', true)`
+// bounds are on waiting, and not on the work: a role's statement_timeout is for its everyday statements.
+var bounds = pgtx.Bounds{Idle: time.Minute, Lock: lockTimeout}
 
 const (
 	lockKey             = `hashtextextended('sluice:schema', 0)`
