@@ -109,6 +109,10 @@ func (x *Explainer) looks(ctx context.Context, e pipeline.Event) ([]Rule, error)
 	if x.Set == nil {
 		return found, nil
 	}
+	refused, err := x.refused(ctx, e)
+	if err != nil {
+		return nil, err
+	}
 	for _, l := range x.Set.Explain(e) {
 		r := Rule{
 			Rule:    l.Rule,
@@ -120,9 +124,10 @@ func (x *Explainer) looks(ctx context.Context, e pipeline.Event) ([]Rule, error)
 			Failure: l.Failure,
 			Key:     l.Key,
 			Subject: l.Subject,
+			Refused: refused[l.Rule],
 		}
-		var err error
 		switch {
+		case r.Refused != "":
 		case l.Failure != "" || !l.Matched || l.Kind == "rate":
 		case l.Kind == "absence":
 			r.Timer, err = x.timer(ctx, l)
@@ -135,6 +140,20 @@ func (x *Explainer) looks(ctx context.Context, e pipeline.Event) ([]Rule, error)
 		found = append(found, r)
 	}
 	return found, nil
+}
+
+const refusedSQL = `select rule_id, reason from rule_refusals where tenant_id = $1 and event_id = $2`
+
+// refused are the rules whose decision about the event PostgreSQL would not store, and why.
+func (x *Explainer) refused(ctx context.Context, e pipeline.Event) (map[string]string, error) {
+	rows, err := x.Conn.Query(ctx, refusedSQL, x.Tenant, e.ID)
+	if err != nil {
+		return nil, err
+	}
+	why := map[string]string{}
+	var rule, reason string
+	_, err = pgx.ForEachRow(rows, []any{&rule, &reason}, func() error { why[rule] = reason; return nil })
+	return why, err
 }
 
 const timerSQL = `

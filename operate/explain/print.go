@@ -80,6 +80,8 @@ func (p *printer) rules(s *Story, e Event) {
 func (p *printer) rule(r Rule) {
 	head := fmt.Sprintf("  %s (%s, version %s, as %s)", r.Rule, r.State, r.Version, r.As)
 	switch {
+	case r.Refused != "":
+		p.say("%s: PostgreSQL would not store what the rule made of it, so that was left out: %s", head, short(r.Refused))
 	case r.Failure != "" && r.Matched:
 		p.say("%s: matched, but could not decide: %s", head, r.Failure)
 	case r.Failure != "":

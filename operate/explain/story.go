@@ -61,6 +61,8 @@ type Rule struct {
 	Matched bool   `json:"matched"`
 	// Failure is why that, or what follows from it, can't be told.
 	Failure string `json:"failure,omitempty"`
+	// Refused is why PostgreSQL would not store what the rule made of the event; it is on record.
+	Refused string `json:"refused,omitempty"`
 	Key     string `json:"key,omitempty"`
 	Subject string `json:"subject,omitempty"`
 	// Timer is of an absence rule that matched.

@@ -46,6 +46,7 @@ var prunables = []prunable{
 	{"dedupe_keys", (*Pruner).dedupeKeys, false},
 	{"rule_subjects", (*Pruner).subjects, false},
 	{"rule_hours", (*Pruner).hours, false},
+	{"rule_refusals", (*Pruner).refusals, false},
 	{"absence_timers", (*Pruner).timers, true},
 	{"rate_minutes", (*Pruner).minutes, true},
 	{"rule_status", (*Pruner).status, true},
@@ -91,6 +92,15 @@ delete from rule_hours where ctid = any (array(
 
 func (p *Pruner) hours(ctx context.Context, tx pgx.Tx, rows int) (int64, bool, error) {
 	return deleted(ctx, tx, rows, pruneHoursSQL, keepHours.Seconds(), rows)
+}
+
+const pruneRefusalsSQL = `
+delete from rule_refusals where ctid = any (array(
+    select ctid from rule_refusals where refused_at < now() - make_interval(secs => $1) limit $2
+    for update skip locked))`
+
+func (p *Pruner) refusals(ctx context.Context, tx pgx.Tx, rows int) (int64, bool, error) {
+	return deleted(ctx, tx, rows, pruneRefusalsSQL, keepRefusals.Seconds(), rows)
 }
 
 const pruneStatusSQL = `

@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/rules"
 )
 
@@ -67,8 +66,8 @@ const (
 // recorder writes matches as decisions, and counts what became of them.
 type recorder struct {
 	engine *Engine
-	// refused are the rules whose decisions PostgreSQL would not store.
-	refused map[*rules.Rule]error
+	// refused are the decisions that PostgreSQL would not store, and why.
+	refused map[item]error
 	// outcome is what the last recording found.
 	outcome outcome
 }
@@ -104,64 +103,30 @@ type work struct {
 	counts  []rules.Count
 }
 
-// only is the part of the work that keep wants.
-func (w work) only(keep func(*rules.Rule) bool) work {
-	var out work
-	for _, m := range w.matches {
-		if keep(m.Rule) {
-			out.matches = append(out.matches, m)
-		}
-	}
-	for _, m := range w.marks {
-		if keep(m.Rule) {
-			out.marks = append(out.marks, m)
-		}
-	}
-	for _, c := range w.counts {
-		if keep(c.Rule) {
-			out.counts = append(out.counts, c)
-		}
-	}
-	return out
-}
-
 func (w work) size() int { return len(w.matches) + len(w.marks) + len(w.counts) }
 
-func (w work) rules() map[*rules.Rule]bool {
-	all := map[*rules.Rule]bool{}
-	for _, m := range w.matches {
-		all[m.Rule] = true
-	}
-	for _, m := range w.marks {
-		all[m.Rule] = true
-	}
-	for _, c := range w.counts {
-		all[c.Rule] = true
-	}
-	return all
-}
-
 func (r *recorder) write(ctx context.Context, tx pgx.Tx, w work) error {
+	w = r.allowed(w)
 	w.matches = r.distinct(w.matches)
-	w = w.only(func(of *rules.Rule) bool { return r.refused[of] == nil })
 	for w.size() > 0 {
 		fates, err := w.run(ctx, tx)
 		if err == nil {
 			r.count(w.matches, fates)
-			return nil
+			break
 		}
 		if !dataError(err) {
 			return fmt.Errorf("evaluate: record %d decisions: %w", w.size(), err)
 		}
-		// Some rule made something that PostgreSQL will not store. Find out which by recording each rule on its own
-		// and rolling that back; then record the others. Nothing stays locked between, so the order of keys holds.
 		before := w.size()
 		if w, err = r.sift(ctx, tx, w); err != nil {
-			return fmt.Errorf("evaluate: find the rule that can't be recorded: %w", err)
+			return fmt.Errorf("evaluate: find what can't be recorded: %w", err)
 		}
 		if w.size() == before {
-			return fmt.Errorf("evaluate: record %d decisions: each rule alone can be recorded, together they can't", before)
+			return fmt.Errorf("evaluate: record %d decisions: each part alone can be recorded, together they can't", before)
 		}
+	}
+	if err := r.noteRefused(ctx, tx); err != nil {
+		return fmt.Errorf("evaluate: note %d decisions that can't be recorded: %w", len(r.refused), err)
 	}
 	return nil
 }
@@ -170,10 +135,6 @@ func (r *recorder) write(ctx context.Context, tx pgx.Tx, w work) error {
 func (r *recorder) distinct(matches []rules.Match) []rules.Match {
 	seen := make(map[ledgerKey]bool, len(matches))
 	return slices.DeleteFunc(matches, func(m rules.Match) bool {
-		if err := r.refused[m.Rule]; err != nil {
-			r.refuse(m.Rule, m.Batch, m.Event, err)
-			return true
-		}
 		k := ledgerKey{m.Tenant, m.KeyHash}
 		if seen[k] {
 			r.outcome.suppressed[suppression{ruleOf{m.Tenant, m.Rule}, rules.Duplicate}]++
@@ -182,40 +143,6 @@ func (r *recorder) distinct(matches []rules.Match) []rules.Match {
 		seen[k] = true
 		return false
 	})
-}
-
-// refuse counts something that PostgreSQL would not store.
-func (r *recorder) refuse(of *rules.Rule, batch int, event pipeline.UUID, err error) {
-	r.outcome.failures = append(r.outcome.failures,
-		rules.Failure{Rule: of, Batch: batch, Event: event, Kind: rules.FailedRefused, Err: err})
-}
-
-// sift takes the rules out that cannot be recorded.
-func (r *recorder) sift(ctx context.Context, tx pgx.Tx, w work) (work, error) {
-	for of := range w.rules() {
-		own := w.only(func(other *rules.Rule) bool { return other == of })
-		_, err := own.run(ctx, tx)
-		if err == nil {
-			_, err = tx.Exec(ctx, "rollback to savepoint rules")
-		}
-		if err == nil {
-			continue
-		}
-		if !dataError(err) {
-			return work{}, err
-		}
-		if r.refused == nil {
-			r.refused = map[*rules.Rule]error{}
-		}
-		r.refused[of] = err
-		for _, m := range own.matches {
-			r.refuse(of, m.Batch, m.Event, err)
-		}
-		for _, m := range own.marks {
-			r.refuse(of, m.Batch, m.Event.ID, err)
-		}
-	}
-	return w.only(func(of *rules.Rule) bool { return r.refused[of] == nil }), nil
 }
 
 // dataError reports whether PostgreSQL refused the data itself: it will refuse it again.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -321,6 +322,44 @@ func TestARuleThatPostgreSQLRefuses(t *testing.T) {
 			t.Errorf("%v refused of %s, want %v", got, rule, want)
 		}
 	}
+}
+
+// TestOneDecisionThatPostgreSQLRefuses: what a rule makes of one event can't be stored; the rule's decisions about the
+// others are, and it is noted which one was refused, also if the batch is recorded again.
+func TestOneDecisionThatPostgreSQLRefuses(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	text := "version: 1\nruleset: t\nrules:\n" +
+		oneRule("r", `payload: 'event.user_id in ["u3", "u60"] ? "a\u0000b" : event.user_id'`) +
+		oneRule("key", `dedupe_key: 'event.user_id == "u70" ? "a\u0000b" : event.user_id'`) +
+		"  - {id: wait, kind: absence, owner: me, response: r.md, trigger: {on: x}, cancel: {on: y}, within: 1h, " +
+		"send_to: crm,\n     key: 'event.user_id == \"u5\" ? \"a\\u0000b\" : event.user_id'}\n"
+	e, reg := engineWith(t, load(t, text), nil)
+	var events []pipeline.Event
+	for i := range 100 {
+		events = append(events, event("x", fmt.Sprint("u", i), ""))
+	}
+	mustCommit(t, db, e, events...)
+	wantRows(t, query(t, db, `select rule_id || ' ' || count(*) from outbox group by rule_id order by 1`), "t/key 99",
+		"t/r 98")
+	if got := countRows(t, db, `select count(*) from absence_timers`); got != 99 {
+		t.Errorf("%d timers, want 99", got)
+	}
+	for rule, want := range map[string]float64{"t/r": 2, "t/key": 1, "t/wait": 1} {
+		if got := counted(t, reg, "pipeline_evaluate_rule_errors_total", "refused", rule); got != want {
+			t.Errorf("%v refused of %s, want %v", got, rule, want)
+		}
+	}
+	var want []string
+	for _, r := range []struct {
+		event int
+		rule  string
+	}{{3, "r"}, {5, "wait"}, {60, "r"}, {70, "key"}} {
+		want = append(want, events[r.event].ID.String()+" t/"+r.rule)
+	}
+	slices.Sort(want)
+	wantRows(t, query(t, db, `select concat_ws(' ', event_id, rule_id) from rule_refusals
+		where reason <> '' and tenant_id = 1 order by event_id`), want...)
 }
 
 // TestDecisionsCommitWithTheBatch: a rollback leaves nothing, and the same events decide again.

@@ -1,0 +1,134 @@
+package explain
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/evaluate"
+	"sluice.example/sluice/pipeline/rules"
+)
+
+// world is a database in which rules decide about stored events.
+type world struct {
+	t      *testing.T
+	db     *pgxpool.Pool
+	engine *evaluate.Engine
+	sweep  *evaluate.Sweeper
+	set    *rules.Set
+}
+
+func newWorld(t *testing.T, text string) *world {
+	t.Helper()
+	w := &world{t: t, db: pgtest.New(t)}
+	engine, err := evaluate.New(evaluate.DefaultConfig(), evaluate.NewMetrics(prometheus.NewRegistry()),
+		slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.engine = engine
+	w.sweep = evaluate.NewSweeper(engine, w.db, evaluate.NewSweepMetrics(prometheus.NewRegistry()))
+	w.use(text)
+	return w
+}
+
+func (w *world) use(text string) {
+	w.t.Helper()
+	dir := w.t.TempDir()
+	text = "version: 1\nruleset: t\ndefaults: {owner: me, response: r.md}\nrules:\n" + text
+	for name, content := range map[string]string{"rules.yaml": text, "r.md": "x"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	set, err := rules.Load(filepath.Join(dir, "rules.yaml"), rules.DefaultOptions())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.set = set
+	w.engine.Use(set)
+}
+
+func (w *world) exec(sql string, args ...any) {
+	w.t.Helper()
+	if _, err := w.db.Exec(context.Background(), sql, args...); err != nil {
+		w.t.Fatalf("%v\nin %s", err, sql)
+	}
+}
+
+// event happened some time ago and arrives now.
+func event(name, user string, ago time.Duration) pipeline.Event {
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	return pipeline.Event{ID: pipeline.NewUUIDv7(now), Tenant: 1, Name: name, UserID: user, OccurredAt: now.Add(-ago),
+		ReceivedAt: now}
+}
+
+// store stores a batch, as copyin does.
+func (w *world) store(events ...pipeline.Event) {
+	w.t.Helper()
+	ctx := context.Background()
+	plan := w.engine.Decide(events)
+	err := pgx.BeginFunc(ctx, w.db, func(tx pgx.Tx) error {
+		stored := make([]bool, len(events))
+		for i, e := range events {
+			if _, err := tx.Exec(ctx, `insert into events (event_id, tenant_id, event_name, occurred_at, user_id, received_at)
+				values ($1, $2, $3, $4, $5, $6)`, e.ID, e.Tenant, e.Name, e.OccurredAt, e.UserID, e.ReceivedAt); err != nil {
+				return err
+			}
+			stored[i] = true
+		}
+		return plan.Record(ctx, tx, stored)
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	plan.Committed()
+}
+
+// told is what explain prints about an id.
+func (w *world) told(id string) string {
+	w.t.Helper()
+	conn, err := w.db.Acquire(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer conn.Release()
+	s, err := (&Explainer{Conn: conn.Conn(), Set: w.set, Tenant: 1}).Explain(w.t.Context(), id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := s.Print(&b); err != nil {
+		w.t.Fatal(err)
+	}
+	return b.String()
+}
+
+func (w *world) want(id pipeline.UUID, texts ...string) {
+	w.t.Helper()
+	told := w.told(id.String())
+	for _, text := range texts {
+		if !strings.Contains(told, text) {
+			w.t.Errorf("explain does not say %q:\n%s", text, told)
+		}
+	}
+}
+
+func TestExplainARefusedDecision(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  - {id: r, on: x, send_to: crm, payload: 'event.user_id == \"b\" ? \"a\\u0000b\" : \"c\"'}\n")
+	a, b := event("x", "a", 0), event("x", "b", 0)
+	w.store(a, b)
+	w.want(a.ID, "matched", "next: attempt 1")
+	w.want(b.ID, "PostgreSQL would not store what the rule made of it", "22P05", "Messages because of it:\n  none")
+}
