@@ -141,6 +141,9 @@ func queueKeys(b *pgx.Batch, matches []rules.Match, fates []fate) {
 // subjectsSQL grants each subject as many of the asked decisions as its cooldown and cap allow, on its locked, latest
 // row; greatest() keeps its clock from going back after a wait. What a subject without a row is granted comes as a
 // parameter.
+// The row remembers, besides the last moments that the cap needs, all that lie within the longest window that it was
+// asked for, up to $10: a lower cap, of an edit or of a node that has another version, forgets nothing that a higher one
+// counts.
 const subjectsSQL = `
 insert into rule_subjects as s (tenant_id, rule_id, subject, recent, decided_at, asked, granted, cap_max, cap_seconds,
 	cooldown_seconds, digest_seconds, suppressed, suppressed_since, digest_due_at)
@@ -154,8 +157,10 @@ from unnest($1::int[], $2::text[], $3::text[], $4::int[], $5::int[], $6::int[], 
 on conflict (tenant_id, rule_id, subject) do update set
 	(recent, decided_at, asked, granted, cap_max, cap_seconds, cooldown_seconds, digest_seconds,
 		suppressed, suppressed_since, digest_due_at) =
-	(select (array_fill(t, array[g]) || s.recent)[1:coalesce(excluded.cap_max, 1)], t, excluded.asked, g,
-		excluded.cap_max, excluded.cap_seconds, excluded.cooldown_seconds, excluded.digest_seconds,
+	(select (array_fill(t, array[g]) || s.recent)[1:least($10, greatest(coalesce(excluded.cap_max, 1), g + inside.any_cap))],
+		t, excluded.asked, g, excluded.cap_max,
+		case when inside.any_cap > 0 then greatest(excluded.cap_seconds, s.cap_seconds) else excluded.cap_seconds end,
+		excluded.cooldown_seconds, excluded.digest_seconds,
 		case when excluded.digest_seconds is null then 0 else s.suppressed + excluded.asked - g end,
 		case when excluded.digest_seconds is null then null
 			when excluded.asked > g then coalesce(s.suppressed_since, t) else s.suppressed_since end,
@@ -163,9 +168,10 @@ on conflict (tenant_id, rule_id, subject) do update set
 			when excluded.asked > g then coalesce(s.digest_due_at, t + excluded.digest_seconds * interval '1 second')
 			else s.digest_due_at end
 	from (select greatest(excluded.decided_at, s.decided_at) t) clock,
-		lateral (select least(excluded.asked,
-			excluded.cap_max - (select count(*)::int from unnest(s.recent) r
-				where r > t - excluded.cap_seconds * interval '1 second'),
+		lateral (select count(*) filter (where r > t - excluded.cap_seconds * interval '1 second')::int as cap,
+			count(*) filter (where r > t - greatest(excluded.cap_seconds, s.cap_seconds) * interval '1 second')::int as any_cap
+			from unnest(s.recent) r) inside,
+		lateral (select least(excluded.asked, excluded.cap_max - inside.cap,
 			case when excluded.cooldown_seconds > 0 then
 				case when s.recent[1] > t - excluded.cooldown_seconds * interval '1 second' then 0 else 1 end end)) open (n),
 		lateral (select greatest(0, open.n) offset 0) answer (g))
@@ -223,7 +229,8 @@ func queueSubjects(b *pgx.Batch, matches []rules.Match, fates []fate) {
 		}
 	}
 	granting := b.Queue(subjectsSQL,
-		c.tenants, c.rules, c.subjects, c.asked, c.first, c.caps, c.per, c.cooldowns, c.digests)
+		c.tenants, c.rules, c.subjects, c.asked, c.first, c.caps, c.per, c.cooldowns, c.digests,
+		rules.MaxCap)
 	granting.Query(func(rows pgx.Rows) error {
 		var k asked
 		var allowed int

@@ -243,6 +243,51 @@ func TestCapIsASlidingWindow(t *testing.T) {
 	}
 }
 
+// TestACapThatChanges: what was sent counts, whatever the cap was meanwhile, and however nodes disagree about it.
+func TestACapThatChanges(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	limit := func(most string) *Engine {
+		e, _ := engineWith(t, load(t, ruleText("subject: event.user_id", "cap: {max: "+most+"}")), nil)
+		return e
+	}
+	sent := func(user string) int {
+		t.Helper()
+		return countRows(t, db, `select count(*) from outbox where subject_key = '`+user+`'`)
+	}
+	five, one := limit("5, per: 1h"), limit("1, per: 1h")
+	for _, e := range []*Engine{five, one, five, one, one, five} {
+		for range 4 {
+			mustCommit(t, db, e, event("x", "edited", ""))
+		}
+	}
+	if got := sent("edited"); got != 5 {
+		t.Errorf("%d sent under caps of 5, 1 and 5, want 5", got)
+	}
+	two, three := limit("2, per: 1h"), limit("3, per: 1h")
+	for i := range 20 {
+		mustCommit(t, db, []*Engine{two, three}[i%2], event("x", "disagreed", ""))
+	}
+	if got := sent("disagreed"); got > 3 {
+		t.Errorf("%d sent by nodes with caps of 2 and 3, want 3 at most", got)
+	}
+	day, hour, cooling := limit("3, per: 1d"), limit("2, per: 1h"), func() *Engine {
+		e, _ := engineWith(t, load(t, ruleText("subject: event.user_id", "cooldown: 1m")), nil)
+		return e
+	}()
+	for _, e := range []*Engine{day, day, hour, hour, cooling, cooling, day, day, day} {
+		mustCommit(t, db, e, event("x", "window", ""))
+		if _, err := db.Exec(t.Context(), `update rule_subjects set
+			recent = array(select r - interval '61 minutes' from unnest(recent) with ordinality u(r, i) order by i),
+			decided_at = decided_at - interval '61 minutes'`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := sent("window"); got != 6 { // two by day, four by the others, which know no day
+		t.Errorf("%d sent under caps of other windows, want 6", got)
+	}
+}
+
 func TestDedupeForExpires(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

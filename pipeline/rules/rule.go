@@ -15,8 +15,8 @@ import (
 	"sluice.example/sluice/pipeline/rules/expr"
 )
 
-// maxCap bounds cap.max: that many moments are kept per subject.
-const maxCap = 50
+// MaxCap bounds cap.max: that many moments are kept of a subject.
+const MaxCap = 50
 
 // maxDuration bounds every length of time in a rule: ten years.
 const maxDuration = 3660 * 24 * time.Hour
@@ -133,7 +133,7 @@ func (l *loader) limits(r *Rule, c *yamlfile.Section) {
 	}
 	if s := c.Section("cap", "max", "per"); s != nil {
 		if s.Require("max", "how many are sent at most") && s.Require("per", "in which time") {
-			r.Limits.CapMax = s.Int("max", 1, 1, maxCap)
+			r.Limits.CapMax = s.Int("max", 1, 1, MaxCap)
 			r.Limits.CapPer = s.Duration("per", 0, time.Second, maxDuration)
 		}
 	}
