@@ -142,7 +142,7 @@ func queueKeys(b *pgx.Batch, matches []rules.Match, fates []fate) {
 // row; greatest() keeps its clock from going back after a wait. What a subject without a row is granted comes as a
 // parameter.
 // The row remembers, besides the last moments that the cap needs, all that lie within the longest window that it was
-// asked for, up to $10: a lower cap, of an edit or of a node that has another version, forgets nothing that a higher one
+// asked for, up to $10: a lower cap, of an edit or of a node with another version, forgets nothing that a higher one
 // counts.
 const subjectsSQL = `
 insert into rule_subjects as s (tenant_id, rule_id, subject, recent, decided_at, asked, granted, cap_max, cap_seconds,
@@ -157,7 +157,8 @@ from unnest($1::int[], $2::text[], $3::text[], $4::int[], $5::int[], $6::int[], 
 on conflict (tenant_id, rule_id, subject) do update set
 	(recent, decided_at, asked, granted, cap_max, cap_seconds, cooldown_seconds, digest_seconds,
 		suppressed, suppressed_since, digest_due_at) =
-	(select (array_fill(t, array[g]) || s.recent)[1:least($10, greatest(coalesce(excluded.cap_max, 1), g + inside.any_cap))],
+	(select (array_fill(t, array[g]) || s.recent)
+			[1:least($10, greatest(coalesce(excluded.cap_max, 1), g + inside.any_cap))],
 		t, excluded.asked, g, excluded.cap_max,
 		case when inside.any_cap > 0 then greatest(excluded.cap_seconds, s.cap_seconds) else excluded.cap_seconds end,
 		excluded.cooldown_seconds, excluded.digest_seconds,

@@ -33,8 +33,9 @@ func NewSweepMetrics(reg prometheus.Registerer) *SweepMetrics {
 			Help: "Windows of rate rules that were judged, missed ones included."}, []string{"rule"}),
 		filled: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_sweep_fill_events_total",
 			Help: "Stored events read to make the counts of a rate rule that came into force."}, []string{"rule"}),
-		unfilled: newRuleGauge("pipeline_sweep_fill_days", "Days of stored events that are still to be counted for a rate rule "+
-			"that came into force, as the node knows that counted last."),
+		unfilled: newRuleGauge("pipeline_sweep_fill_days",
+			"Days of stored events that are still to be counted for a rate rule that came into force, as the node "+
+				"knows that counted last."),
 		late: newRuleGauge("pipeline_sweep_oldest_due_seconds",
 			"For how long the oldest timer taken by the last look had been due; 0 if none was. Alert above 300."),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_sweep_errors_total",

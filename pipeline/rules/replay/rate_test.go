@@ -73,7 +73,8 @@ func TestRateReplay(t *testing.T) {
 // from the start begins at what it is.
 func TestRateReplayFromNothing(t *testing.T) {
 	set := load(t, "  - id: r\n    kind: rate\n    send_to: crm\n    count: {on: failed}\n    "+
-		"window: 10m\n    every: 5m\n    baseline: {step: 10m, periods: 3, require: 3}\n    fire: {rise: 100%}\n    clear: {rise: 50%, for: 2}\n")
+		"window: 10m\n    every: 5m\n    baseline: {step: 10m, periods: 3, require: 3}\n    "+
+		"fire: {rise: 100%}\n    clear: {rise: 50%, for: 2}\n")
 	start := time.Date(2026, 1, 5, 0, 0, 0, 0, time.UTC)
 	check := func(quiet time.Duration, want string) {
 		t.Helper()
