@@ -40,7 +40,9 @@ const takeSQL = `insert into processed_messages (consumer, message_id) values ($
 // Of two calls for one message at the same moment the second waits for the first to end.
 //
 // An error means that the message is not known to be processed, and that calling again is right and harmless; work's
-// own error is wrapped. Where the answer to COMMIT is lost, ConsumeOnce asks the database what became of it.
+// own error is wrapped. Where the answer to COMMIT is lost, ConsumeOnce asks the database what became of it. With
+// synchronous standbys, processed means that they have it as well, which holds for duplicates alike: while they are
+// away ConsumeOnce waits until ctx ends, and fails.
 //
 // What work does through tx is done once. It must not end tx, and what it does by other ways (another connection, an
 // HTTP call) may happen again when the transaction fails afterwards. The consumer's name tells apart those who work
@@ -78,26 +80,35 @@ func consume(
 	ctx context.Context, pool *pgxpool.Pool, consumer, messageID string, work func(tx pgx.Tx) error, inDoubt *bool,
 ) (duplicate bool, err error) {
 	// Read committed, whatever the database's default: a stricter level turns the wait for another into an error.
-	tx, err := pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return false, fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Release()
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return false, fmt.Errorf("begin: %w", err)
 	}
-	defer rollback(ctx, tx) // also when work panics; nothing after COMMIT
+	defer func() { // also when work panics
+		if open(tx) {
+			rollback(ctx, tx)
+		}
+	}()
 	tag, err := tx.Exec(ctx, takeSQL, consumer, messageID)
 	if err != nil {
 		return false, fmt.Errorf("take: %w", err)
 	}
 	if tag.RowsAffected() == 0 {
-		return true, nil
+		return confirm(ctx, tx)
 	}
 	if err := work(tx); err != nil {
 		return false, err
 	}
-	*inDoubt = true
-	if err := tx.Commit(ctx); err != nil {
-		return false, fmt.Errorf("commit: %w", err)
+	if !open(tx) {
+		return false, errors.New("the work ended the transaction: return its error, and leave COMMIT and ROLLBACK to inbox")
 	}
-	return false, nil
+	*inDoubt = true
+	return false, commit(ctx, tx)
 }
 
 // rollback reports nothing: the connection of a rollback that failed is closed, and the server rolls back by itself.

@@ -83,6 +83,10 @@ func TestConsumeOnceFailureLeavesNothing(t *testing.T) {
 			return err
 		},
 		"rolled back": func(tx pgx.Tx) error { return tx.Rollback(ctx) },
+		"rolled back by a statement": func(tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, `rollback`)
+			return err
+		},
 		"cut off": func(tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, `select pg_terminate_backend(pg_backend_pid())`)
 			return err
