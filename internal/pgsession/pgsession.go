@@ -45,8 +45,9 @@ func setKeepalives(ctx context.Context, conn *pgconn.PgConn) error {
 	return conn.Exec(ctx, fmt.Sprintf(keepalivesSQL, conn.PID())).Close()
 }
 
-// Configure sets the parameters, of which the address of the database may name others, sets keepalives, and lets errors
-// that a session would keep end it. Call it before anything connects with the configuration.
+// Configure sets the parameters, of which the address of the database may name others, sets keepalives, lets errors that
+// a session would keep end it, and has it remember what Alone reports. Call it before anything connects with the
+// configuration.
 func Configure(cfg *pgx.ConnConfig) {
 	given := map[string]bool{}
 	for name := range cfg.RuntimeParams {
@@ -74,6 +75,7 @@ func Configure(cfg *pgx.ConnConfig) {
 		}
 		return !kept(err.Code)
 	}
+	cfg.OnNotice = noting(cfg.OnNotice)
 }
 
 // ConfigurePool does what Configure does, and makes known what Register makes known, to all sessions of a pool.

@@ -3,11 +3,14 @@ package claim
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
+	"sluice.example/sluice/internal/pgsession"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -85,14 +88,29 @@ with result as (
 )
 select status, count(*) from recorded` + durably + ` group by status`
 
+// errAlone: a failover would take the results back, and their messages would be sent again.
+var errAlone = errors.New("PostgreSQL gave up waiting for a synchronous standby: recorded on the primary alone")
+
+func (q *Queue) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, q.cfg.timeout())
+	defer cancel()
+	return q.pool.Acquire(ctx)
+}
+
 // Finish records results, all or none, and returns how many came late: their lease had run out and the message had
 // changed hands. After an error nothing is known to be recorded, and repeating the call is harmless: should all have
-// been recorded, and only the answer been lost, they count as late then. It borrows results until it returns.
+// been recorded, and only the answer been lost, they count as late then. It borrows results until it returns. With
+// synchronous standbys, recorded means that they have it; Finish waits for them, however long they are away.
 func (q *Queue) Finish(ctx context.Context, results []pipeline.Result) (late int, err error) {
 	if len(results) == 0 {
 		return 0, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, q.cfg.timeout())
+	conn, err := q.acquire(ctx)
+	if err != nil {
+		return 0, q.failed("finish", err)
+	}
+	defer conn.Release()
+	ctx, cancel := pgsession.Patient(ctx, conn.Conn(), q.cfg.timeout())
 	defer cancel()
 	now := time.Now()
 	c := newColumns(now, results)
@@ -104,11 +122,14 @@ func (q *Queue) Finish(ctx context.Context, results []pipeline.Result) (late int
 		args = []any{q.mode, c.ids, c.tokens, c.statuses, c.retryIn, c.errors, c.httpStatus, c.startedAgo, c.latency,
 			c.counts}
 	}
-	rows, err := q.pool.Query(ctx, sql, args...)
+	rows, err := conn.Query(ctx, sql, args...)
 	if err != nil {
 		return 0, q.failed("finish", err)
 	}
 	recorded, err := pgx.CollectRows(rows, pgx.RowToStructByPos[recorded])
+	if err == nil && pgsession.Alone(conn.Conn()) {
+		err = errAlone
+	}
 	if err != nil {
 		return 0, q.failed("finish", err)
 	}
