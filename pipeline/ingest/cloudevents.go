@@ -17,6 +17,7 @@ import (
 
 var cloudevents = shape{
 	decode:     (*decoder).cloudevents,
+	copies:     2,
 	media:      func([]byte) (lines, ok bool) { return false, true },
 	head:       `{`,
 	status:     native.status,

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"time"
+	"unsafe"
 
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline"
@@ -101,7 +102,11 @@ func (s *Server) read(ctx exchange, who sender) (*body.Body, bool) {
 			return nil, false
 		}
 	}
-	b, failed := s.bodies.Read(ctx.RequestCtx)
+	of, find := s.bodies.Tenant(who.tenant), (func([]byte) *body.Share)(nil)
+	if who.later {
+		of, find = s.bodies.Unknown(), s.shareOfPart
+	}
+	b, failed := s.bodies.Read(ctx.RequestCtx, of, find)
 	if failed != nil {
 		s.fail(ctx, failed)
 		return nil, false
@@ -113,7 +118,20 @@ func (s *Server) read(ctx exchange, who sender) (*body.Body, bool) {
 			return nil, false
 		}
 	}
+	if !s.bodies.Expect(b, ctx.shape.copies, s.cfg.MaxEvents, 2*int(unsafe.Sizeof(pipeline.Event{}))) {
+		s.bodies.Release(b)
+		s.fail(ctx, body.NoRoom())
+		return nil, false
+	}
 	return b, true
+}
+
+// shareOfPart returns the share of the tenant whose write key stands in a part of a body, or nil.
+func (s *Server) shareOfPart(part []byte) *body.Share {
+	if tenant, ok := s.tenants.OfKey(body.FindKey(part)); ok {
+		return s.bodies.Tenant(tenant)
+	}
+	return nil
 }
 
 // decoded is what a body held.

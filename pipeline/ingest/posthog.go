@@ -1,11 +1,6 @@
 package ingest
 
-import (
-	"bytes"
-	"encoding/base64"
-
-	"github.com/valyala/fasthttp"
-)
+import "bytes"
 
 // PostHog's capture API, as posthog-node 5 and its kin speak it; docs/clients.md has the mapping.
 
@@ -16,6 +11,7 @@ var (
 
 var posthog = shape{
 	decode:    (*decoder).posthog,
+	copies:    2,
 	media:     func([]byte) (lines, ok bool) { return false, true },
 	head:      `{"status":"Ok",`,
 	keyInBody: true,
@@ -42,14 +38,7 @@ func (d *decoder) posthog(in input) *malformed {
 	d.sent = in.sent
 	isForm := bytes.HasPrefix(in.header.ContentType(), []byte("application/x-www-form-urlencoded"))
 	if isForm || bytes.HasPrefix(b, []byte("data=")) {
-		var form fasthttp.Args
-		form.ParseBytes(b)
-		data := bytes.ReplaceAll(form.Peek("data"), []byte(" "), []byte("+"))
-		if text, err := base64.StdEncoding.AppendDecode(nil, data); err == nil {
-			b = text
-		} else {
-			b = form.Peek("data")
-		}
+		b = formData(b)
 	}
 	i, m := d.open(b)
 	if m != nil {

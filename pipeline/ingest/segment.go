@@ -36,6 +36,7 @@ const segmentStatistics = "/v1/m"
 
 var segment = shape{
 	decode:    (*decoder).segment,
+	copies:    2,
 	media:     anyJSON,
 	head:      `{"success":true,`,
 	keyInBody: true,

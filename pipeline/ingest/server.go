@@ -72,6 +72,9 @@ func New(cfg Config, buf Buffer, who tenants.Set, m *Metrics, log *slog.Logger) 
 	}
 	s.bodies, err = body.NewReader(body.Config{MaxBodyBytes: cfg.MaxBodyBytes, MaxDecodedBytes: cfg.MaxDecodedBytes,
 		MaxReadingBytes: cfg.MaxReadingBytes, ReadTimeout: cfg.ReadTimeout}, body.Metrics{Wire: m.wire, Reading: m.reading})
+	if err == nil {
+		s.bodies.Several(len(who.IDs()) > 1)
+	}
 	return s, err
 }
 

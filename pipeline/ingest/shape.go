@@ -22,6 +22,8 @@ type shape struct {
 	head string
 	// status is the status code that makes such a client do what ours would make others do.
 	status func(int) int
+	// copies is how often the text of a body is copied until it is events.
+	copies int
 	// keyInBody: a write key may also stand there.
 	keyInBody bool
 	// keyInQuery and sentInQuery are the names under which the query may hold a write key, and when the client sent the
@@ -51,6 +53,7 @@ var native = shape{
 		return d.json(in.body)
 	},
 	media:      mediaType,
+	copies:     1,
 	head:       `{`,
 	status:     func(status int) int { return status },
 	keyInQuery: "access_token", // for beacons, which have no headers of their own

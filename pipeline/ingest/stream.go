@@ -13,8 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/klauspost/compress/zstd"
-
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/ingest/body"
@@ -47,7 +45,7 @@ type stream struct {
 	undo    func() bool // of the hook on the drain
 
 	// The side of Read.
-	memory   body.Body // counts the memory
+	memory   body.Hold
 	chunk    []byte
 	skipping bool // the rest of a line that is too long
 	total    tally
@@ -75,6 +73,7 @@ func (s *Server) stream(ctx exchange) {
 	st := &stream{
 		s:       s,
 		tenant:  who.tenant,
+		memory:  body.NewHold(s.bodies.Tenant(who.tenant)),
 		conn:    ctx.Conn(),
 		filled:  make(chan struct{}, 1),
 		emptied: make(chan struct{}, 1),
@@ -114,10 +113,9 @@ func (st *stream) source(encoding string, from io.Reader, length int) (io.Reader
 			return z, func() { r.PutGzip(z) }, z.Reset(from)
 		}
 	case "zstd":
-		need += 8 << 20
+		need += body.ZstdBytes
 		open = func(from io.Reader) (io.Reader, func(), error) {
-			z, err := zstd.NewReader(from, zstd.WithDecoderConcurrency(1),
-				zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderLowmem(true))
+			z, err := body.ZstdStream(from)
 			if err != nil {
 				return nil, func() {}, err
 			}
@@ -423,6 +421,6 @@ func (st *stream) Close() error {
 	st.leave()
 	st.conn.SetReadDeadline(st.linger)
 	st.reading.Wait()
-	st.s.bodies.Unreserve(&st.memory)
+	st.s.bodies.ReturnAll(&st.memory)
 	return nil
 }

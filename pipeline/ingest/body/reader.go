@@ -41,34 +41,59 @@ type Reader struct {
 	metrics Metrics
 	inUse   atomic.Int64
 
+	unknown    Share
+	tenants    sync.Map     // int32 -> *Share
+	tenantMost atomic.Int64 // of one tenant
+	arrivals   arrivals
+
 	bodies sync.Pool // *Body
 	gzips  sync.Pool // *gzip.Reader
-	// zstd decodes whole bodies, at most one a core at a time, so that the windows of many slow clients do not add up.
-	zstd *zstd.Decoder
+	// They decode whole bodies, at most one a core at a time, so that the windows of many slow clients do not add up.
+	// Those whose tenant is not known have one of their own, with a smaller bound.
+	zstd, zstdUnknown *zstd.Decoder
 }
 
 // NewReader returns a reader whose bounds are checked already.
 func NewReader(cfg Config, m Metrics) (*Reader, error) {
-	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(uint64(cfg.MaxDecodedBytes)),
-		zstd.WithDecoderMaxWindow(8<<20), zstd.WithDecoderLowmem(true))
-	if err != nil {
-		return nil, fmt.Errorf("ingest: zstd: %w", err)
+	r := &Reader{cfg: cfg, metrics: m, arrivals: arrivals{bodies: map[*Body]bool{}, freed: make(chan struct{}, 1)}}
+	r.unknown.most = new(atomic.Int64)
+	r.unknown.most.Store(int64(min(max(cfg.MaxReadingBytes/10, ZstdBytes+4*unknownBytes), cfg.MaxReadingBytes)))
+	r.Several(false)
+	var err error
+	if r.zstd, err = decoder(cfg.MaxDecodedBytes, 0); err != nil {
+		return nil, err
 	}
-	return &Reader{cfg: cfg, metrics: m, zstd: z}, nil
+	r.zstdUnknown, err = decoder(min(unknownBytes, cfg.MaxDecodedBytes), 1)
+	return r, err
 }
 
 // Body is one request's text, and the memory it is counted for.
 type Body struct {
-	Text     []byte
-	raw      []byte // compressed
-	wire     counted
-	reserved int
+	Text []byte
+	raw  []byte // compressed
+	wire counted
+	hold Hold
+	of   atomic.Pointer[Share] // hold's, for others to see
+	// find returns the share of the tenant whose key stands in a first part of the body, or nil. It is nil once the
+	// tenant is known.
+	find func(part []byte) *Share
+
+	// How fast the body comes, from its second piece on.
+	entered bool
+	conn    net.Conn
+	came    atomic.Int64
+	last    atomic.Int64 // when something came, in nanoseconds since 1970
+	mark    time.Time    // when a span of slowAfter began, how much had come by then, and the rate of the span before
+	marked  int64
+	rate    float64
+	ended   atomic.Bool // by arrivals
 }
 
 var (
 	errTooLarge = errors.New("too large")
 	errExpands  = errors.New("too large once decompressed")
 	errFull     = errors.New("too many bodies at once")
+	errUnknown  = errors.New("no write key in the first part")
 )
 
 // Failure is a body that was not read, and the answer to it.
@@ -79,15 +104,12 @@ type Failure struct {
 	Offset int // into the body as it came; -1: none
 }
 
-// InUse is the memory that is counted, in bytes.
-func (r *Reader) InUse() int { return int(r.inUse.Load()) }
-
 // Release returns the memory for use by other requests. It does nothing if b is nil.
 func (r *Reader) Release(b *Body) {
 	if b == nil {
 		return
 	}
-	r.Unreserve(b)
+	r.ReturnAll(&b.hold)
 	// Large ones are rare, and what lies in the pool is not counted. A guess: requests of 100 events and more fit.
 	const keep = 128 << 10
 	if cap(b.Text) > keep {
@@ -97,11 +119,17 @@ func (r *Reader) Release(b *Body) {
 		b.raw = nil
 	}
 	b.Text, b.raw, b.wire = b.Text[:0], b.raw[:0], counted{}
+	b.hold, b.find, b.conn = Hold{}, nil, nil
+	b.of.Store(nil)
+	b.came.Store(0)
+	b.ended.Store(false)
 	r.bodies.Put(b)
 }
 
-// Read reads a request's body. After a failure there is nothing to release.
-func (r *Reader) Read(ctx *fasthttp.RequestCtx) (*Body, *Failure) {
+// Read reads a request's body, which is counted to a share. Where the tenant is not known yet, find returns the share of
+// the one whose key stands in a first part of the body, or nil; else find is nil. After a failure there is nothing to
+// release.
+func (r *Reader) Read(ctx *fasthttp.RequestCtx, of *Share, find func(part []byte) *Share) (*Body, *Failure) {
 	var encoding byte
 	switch e := lower(ctx.Request.Header.ContentEncoding()); string(e) {
 	case "", "identity":
@@ -120,6 +148,8 @@ func (r *Reader) Read(ctx *fasthttp.RequestCtx) (*Body, *Failure) {
 	if b == nil {
 		b = &Body{}
 	}
+	b.hold.share, b.find = of, find
+	b.of.Store(of)
 	if f := r.fill(ctx, b, encoding, length); f != nil {
 		r.Release(b)
 		return nil, f
@@ -132,9 +162,11 @@ func (r *Reader) fill(ctx *fasthttp.RequestCtx, b *Body, encoding byte, length i
 	if stream == nil {
 		stream = bytes.NewReader(ctx.Request.Body())
 	}
-	b.wire = counted{r: stream}
+	b.wire = counted{r: stream, length: length, body: b, arrivals: &r.arrivals}
+	b.conn = ctx.Conn()
 	wire := &b.wire
 	err := r.decompress(b, encoding, wire, length)
+	r.arrivals.leave(b)
 	r.metrics.Wire.Add(float64(wire.n))
 	var netErr net.Error
 	switch {
@@ -142,10 +174,15 @@ func (r *Reader) fill(ctx *fasthttp.RequestCtx, b *Body, encoding byte, length i
 		return nil
 	case errors.Is(err, errFull):
 		return NoRoom()
+	case errors.Is(err, errUnknown):
+		return unknownTooLarge()
 	case errors.Is(err, errTooLarge) && (encoding != 'g' || wire.n > r.cfg.MaxBodyBytes):
 		return r.tooLarge("the body is larger", r.cfg.MaxBodyBytes, "max-body-bytes")
 	case errors.Is(err, errTooLarge), errors.Is(err, errExpands):
 		return r.tooLarge("the decompressed body is larger", r.cfg.MaxDecodedBytes, "max-decoded-bytes")
+	case b.ended.Load():
+		return &Failure{408, "timeout", "the body came too slowly while the memory for bodies is short " +
+			"(ingest.max-reading-bytes); send it again", -1}
 	case errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &netErr) && netErr.Timeout():
 		return &Failure{408, "timeout",
 			fmt.Sprintf("the body did not come within %s (ingest.read-timeout)", r.cfg.ReadTimeout), -1}
@@ -172,13 +209,7 @@ func (r *Reader) decompress(b *Body, encoding byte, wire *counted, length int) (
 		if err != nil || length >= 0 && wire.n != length {
 			return err
 		}
-		b.Text, err = r.zstd.DecodeAll(b.raw, b.Text)
-		if errors.Is(err, zstd.ErrDecoderSizeExceeded) || errors.Is(err, zstd.ErrWindowSizeExceeded) {
-			return errExpands
-		}
-		if err == nil && !r.Reserve(b, cap(b.Text)) {
-			err = errFull
-		}
+		err = r.unzstd(b)
 	}
 	return err
 }
@@ -203,6 +234,8 @@ func (r *Reader) Inflate(b *Body) *Failure {
 	switch {
 	case errors.Is(err, errFull):
 		return NoRoom()
+	case errors.Is(err, errUnknown):
+		return unknownTooLarge()
 	case errors.Is(err, errTooLarge):
 		return r.tooLarge("the decompressed body is larger", r.cfg.MaxDecodedBytes, "max-decoded-bytes")
 	}
@@ -221,16 +254,26 @@ func NoRoom() *Failure {
 		"the bodies of requests fill the memory that is set aside for them (ingest.max-reading-bytes)", -1}
 }
 
+// unknownTooLarge is the failure of a body that is large and does not say early whose it is.
+func unknownTooLarge() *Failure {
+	return &Failure{413, "too-large", fmt.Sprintf("no write key is in the first %d bytes of the body; "+
+		"send it in a header (Authorization or X-Write-Key), or smaller batches", unknownBytes), -1}
+}
+
 func (r *Reader) tooLarge(what string, most int, key string) *Failure {
 	return &Failure{413, "too-large", fmt.Sprintf("%s; %d bytes are allowed (ingest.%s)", what, most, key), -1}
 }
 
+// gzipBytes is a decompressor's own window and tables.
+const gzipBytes = 64 << 10
+
 // gunzip decompresses as the body comes in, so that neither form is held whole beyond the bounds.
 func (r *Reader) gunzip(b *Body, wire *counted) ([]byte, error) {
 	wire.most = r.cfg.MaxBodyBytes
-	if !r.Reserve(b, 64<<10) { // the decompressor's own window and tables
+	if !r.room(b, gzipBytes) {
 		return b.Text, errFull
 	}
+	defer r.Return(&b.hold, gzipBytes)
 	z := r.Gzip()
 	defer r.gzips.Put(z)
 	if err := z.Reset(wire); err != nil {
@@ -256,11 +299,14 @@ func (r *Reader) PutGzip(z *gzip.Reader) { r.gzips.Put(z) }
 
 // readAll appends all of from to dst, at most the given number of bytes. length is what is expected, -1 if unknown.
 func (r *Reader) readAll(b *Body, dst []byte, from io.Reader, most, length int) ([]byte, error) {
-	if !r.Reserve(b, cap(dst)) {
+	if !r.room(b, cap(dst)) {
 		return dst, errFull
 	}
 	for {
 		if len(dst) == cap(dst) {
+			if err := r.known(b, dst, most); err != nil {
+				return dst, err
+			}
 			// Twice as much, but no more than is expected or allowed and a byte to notice the end or the excess.
 			enough := most + 1
 			if length >= len(dst) {
@@ -270,10 +316,13 @@ func (r *Reader) readAll(b *Body, dst []byte, from io.Reader, most, length int) 
 			if grown >= enough-1 {
 				grown = max(enough, len(dst)+1)
 			}
-			if !r.Reserve(b, grown-cap(dst)) {
+			// Both are there until the old one is copied.
+			if !r.room(b, grown) {
 				return dst, errFull
 			}
+			old := cap(dst)
 			dst = append(make([]byte, 0, grown), dst...)
+			r.Return(&b.hold, old)
 		}
 		n, err := from.Read(dst[len(dst):min(cap(dst), most+1)])
 		dst = dst[:len(dst)+n]
@@ -289,21 +338,31 @@ func (r *Reader) readAll(b *Body, dst []byte, from io.Reader, most, length int) 
 	}
 }
 
-// Unreserve returns all memory of a body.
-func (r *Reader) Unreserve(b *Body) {
-	r.metrics.Reading.Set(float64(r.inUse.Add(int64(-b.reserved))))
-	b.reserved = 0
+// known looks for a write key in a part of a body that is about to grow, and ends one that grew too large without.
+func (r *Reader) known(b *Body, part []byte, most int) error {
+	if b.find == nil || len(part) == 0 {
+		return nil
+	}
+	if to := b.find(part); to != nil {
+		if !b.adopt(to) {
+			return errFull
+		}
+		return nil
+	}
+	if len(part) >= min(unknownBytes, most) {
+		return errUnknown
+	}
+	return nil
 }
 
-// Reserve counts n bytes more for a body, or returns false where the bound does not allow them.
-func (r *Reader) Reserve(b *Body, n int) bool {
-	if r.inUse.Add(int64(n)) > int64(r.cfg.MaxReadingBytes) {
-		r.inUse.Add(int64(-n))
-		return false
+// Expect reserves what decoding a large body makes beside its text, until the body is released: copies of the text, and
+// values of a size for each object in it, at most a number of them. It returns false where there is no room.
+func (r *Reader) Expect(b *Body, copies, most, size int) bool {
+	const small = 64 << 10
+	if len(b.Text) <= small {
+		return true
 	}
-	b.reserved += n
-	r.metrics.Reading.Set(float64(r.inUse.Load()))
-	return true
+	return r.room(b, copies*len(b.Text)+min(bytes.Count(b.Text, []byte("{")), most)*size)
 }
 
 // counted counts what came over the wire, and remembers how it ended.
@@ -313,14 +372,28 @@ type counted struct {
 	most  int // 0: no bound
 	ended bool
 	err   error
+
+	reads  int
+	length int // what Content-Length announced; negative without one
+	// arrivals is told of each piece of the body once there is a second. It is nil where the body is in memory.
+	arrivals *arrivals
+	body     *Body
 }
 
 func (c *counted) Read(p []byte) (int, error) {
 	if c.most > 0 && len(p) > c.most+1-c.n {
 		p = p[:max(c.most+1-c.n, 1)]
 	}
+	c.reads++
+	late := c.reads > 1 && c.arrivals != nil && c.n != c.length
+	if late {
+		c.arrivals.note(c.body, 0)
+	}
 	n, err := c.r.Read(p)
 	c.n += n
+	if late {
+		c.arrivals.note(c.body, n)
+	}
 	if c.most > 0 && c.n > c.most {
 		return n, errTooLarge
 	}

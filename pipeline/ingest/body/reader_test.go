@@ -32,7 +32,7 @@ func FuzzBody(f *testing.F) {
 		ctx.Request.SetBodyStream(bytes.NewReader(wire), length)
 		ctx.Request.Header.SetContentLength(max(length, -1))
 		ctx.Request.Header.SetContentEncoding([]string{"", "gzip", "zstd", "identity"}[encoding%4])
-		b, failed := r.Read(&ctx)
+		b, failed := r.Read(&ctx, r.Tenant(1), nil)
 		if failed == nil {
 			if len(b.Text) > cfg.MaxDecodedBytes {
 				t.Errorf("%d bytes; %d are allowed", len(b.Text), cfg.MaxDecodedBytes)
@@ -44,7 +44,7 @@ func FuzzBody(f *testing.F) {
 		} else if failed.Status < 400 || failed.Detail == "" {
 			t.Errorf("failure %+v", failed)
 		}
-		if got := r.inUse.Load(); got != 0 {
+		if got := r.InUse(); got != 0 {
 			t.Errorf("%d bytes are still counted; want 0", got)
 		}
 	})
