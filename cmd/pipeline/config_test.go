@@ -115,6 +115,9 @@ func TestConfigMasksSecrets(t *testing.T) {
 		{"postgres://app@db/x?password=hunter2", "db"},
 		{"host=db user=app password=hunter2 dbname=x", "dbname=x"},
 		{"host=db password = 'hunter2 \\' hunter2' dbname=x", "dbname=x"},
+		{"host=db password=A\\ hunter2 dbname=x", "dbname=x"},
+		{"host=db options='-c my.secret=hunter2' dbname=x", "dbname=x"},
+		{"postgres://app@db/x?options=-c%20my.secret%3Dhunter2&sslmode=require", "sslmode=require"},
 	} {
 		status, got, errOut := runCommand(t, []string{"DATABASE_URL=" + c.url}, "config")
 		if status != 0 || strings.Contains(got+errOut, "hunter2") || !strings.Contains(got, c.keep) ||
@@ -122,11 +125,20 @@ func TestConfigMasksSecrets(t *testing.T) {
 			t.Errorf("config with DATABASE_URL=%s: status %d, printed\n%s%s", c.url, status, got, errOut)
 		}
 	}
-	status, got, errOut := runCommand(t, []string{"DATABASE_URL=postgres://app:hun%ter2hunter2@db/x"}, "config")
-	if status != 2 || strings.Contains(got+errOut, "hunter2") || !strings.Contains(errOut, "database-url") {
-		t.Errorf("config with a malformed URL: status %d, printed\n%s%s", status, got, errOut)
+	for _, malformed := range []string{
+		"postgres://app:hun%ter2hunter2@db/x", "app:hunter2@127.0.0.1", "postgresql://app:p@ss/hunter2@h/e",
+		"postgres://app:p?hunter2@h/e", "postgres://app:p#hunter2@h/e", "host=h password=A hunter2", "hunter2",
+	} {
+		status, got, errOut := runCommand(t, []string{"DATABASE_URL=" + malformed}, "config")
+		if status != 2 || strings.Contains(got+errOut, "hunter2") || !strings.Contains(errOut, "database-url") {
+			t.Errorf("config with %s: status %d, printed\n%s%s", malformed, status, got, errOut)
+		}
+		status, got, errOut = runCommand(t, nil, "outbox", "list", "--database-url", malformed)
+		if status == 0 || strings.Contains(got+errOut, "hunter2") || !strings.Contains(errOut, "database-url") {
+			t.Errorf("outbox list with %s: status %d, printed\n%s%s", malformed, status, got, errOut)
+		}
 	}
-	_, got, _ = runCommand(t, []string{"DATABASE_URL=postgres://other", "PIPELINE_DATABASE_URL=postgres://ours"}, "config")
+	_, got, _ := runCommand(t, []string{"DATABASE_URL=postgres://other", "PIPELINE_DATABASE_URL=postgres://ours"}, "config")
 	if !strings.Contains(got, "postgres://ours") {
 		t.Errorf("PIPELINE_DATABASE_URL does not win over DATABASE_URL:\n%s", got)
 	}

@@ -47,8 +47,8 @@ func withDatabase(ctx context.Context, cfg *config, f func(*pgx.Conn) error) err
 		}
 	}
 	settings, err := pgx.ParseConfig(address)
-	if err != nil {
-		return fmt.Errorf("database-url: %w", err)
+	if err := cli.AddressError(address, err); err != nil {
+		return err
 	}
 	if settings.ConnectTimeout == 0 {
 		settings.ConnectTimeout = 10 * time.Second

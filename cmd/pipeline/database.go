@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/localpg"
 	"sluice.example/sluice/internal/pgsession"
 	"sluice.example/sluice/internal/wait"
@@ -64,8 +65,8 @@ func openDatabase(ctx context.Context, cfg *config, log *slog.Logger) (_ *databa
 // pool makes a pool; it connects when it is used.
 func (db *database) pool(name string, conns int, reg prometheus.Registerer) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(db.url)
-	if err != nil {
-		return nil, fmt.Errorf("database-url: %w", err)
+	if err := cli.AddressError(db.url, err); err != nil {
+		return nil, err
 	}
 	cfg.MaxConns = int32(conns)
 	// A connection that a firewall forgot is replaced while nobody waits for it.
@@ -126,8 +127,8 @@ func (db *database) close(ctx context.Context) error {
 // migrate connects, for as long as ctx allows, and applies what is missing.
 func migrate(ctx context.Context, url string, log *slog.Logger) (applied int, err error) {
 	cfg, err := pgx.ParseConfig(url)
-	if err != nil {
-		return 0, fmt.Errorf("database-url: %w", err) // pgx masks the password
+	if err := cli.AddressError(url, err); err != nil {
+		return 0, err
 	}
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = 10 * time.Second

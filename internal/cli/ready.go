@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"regexp"
-	"strings"
 )
 
 // Ready is what a program that serves writes into the file that --ready-file names, as one JSON object: whoever started
@@ -63,18 +61,4 @@ func ReadReady(path string) (r Ready, err error) {
 		return r, fmt.Errorf("%s: %w", path, err)
 	}
 	return r, nil
-}
-
-var maskedPassword = regexp.MustCompile(`(?i)[ ?&]?(?:ssl)?password\s*=\s*` + masked)
-
-// StripPassword takes the passwords out of a PostgreSQL connection string, in its URL and in its key=value form.
-func StripPassword(s string) string {
-	s = maskedPassword.ReplaceAllStringFunc(MaskURL(s), func(match string) string {
-		if match[0] == '?' {
-			return "?"
-		}
-		return ""
-	})
-	s = strings.Replace(s, ":"+masked+"@", "@", 1)
-	return strings.TrimSpace(strings.TrimSuffix(strings.Replace(s, "?&", "?", 1), "?"))
 }

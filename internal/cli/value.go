@@ -3,8 +3,6 @@ package cli
 import (
 	"fmt"
 	"math"
-	"net/url"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -133,28 +131,4 @@ func formatInt(v int64, unit string) string {
 		}
 	}
 	return strconv.FormatInt(v, 10)
-}
-
-const masked = "xxxxx"
-
-var dsnPassword = regexp.MustCompile(`(?i)((?:ssl)?password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)`)
-
-// MaskURL hides the passwords in a PostgreSQL connection string, in its URL and in its key=value form.
-func MaskURL(s string) string {
-	if !strings.Contains(s, "://") {
-		return dsnPassword.ReplaceAllString(s, "${1}"+masked)
-	}
-	u, err := url.Parse(s)
-	if err != nil {
-		return "(not shown: it can't be parsed, so its password can't be told from the rest)"
-	}
-	if q := u.Query(); q.Has("password") || q.Has("sslpassword") {
-		for _, k := range []string{"password", "sslpassword"} {
-			if q.Has(k) {
-				q.Set(k, masked)
-			}
-		}
-		u.RawQuery = q.Encode()
-	}
-	return u.Redacted()
 }
