@@ -122,12 +122,12 @@ func TestOpenLoopCountsFromWhenARequestWasDue(t *testing.T) {
 }
 
 func TestParseSweep(t *testing.T) {
-	points, err := ParseSweep("ingest", "batch=500,2000,writers=1,2,linger=0,5ms")
+	points, err := ParseSweep("ingest", "batch=500,2000,writers=1,2,max-wait=0,5ms")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(points) != 8 || Label("ingest", points[0]) != "writers=1 batch=500 linger=0" ||
-		Label("ingest", points[7]) != "writers=2 batch=2000 linger=5ms" {
+	if len(points) != 8 || Label("ingest", points[0]) != "writers=1 batch=500 max-wait=0" ||
+		Label("ingest", points[7]) != "writers=2 batch=2000 max-wait=5ms" {
 		t.Errorf("8 combinations wanted, got %v", points)
 	}
 	if points, err := ParseSweep("deliver", ""); err != nil || len(points) != 1 ||
@@ -135,7 +135,7 @@ func TestParseSweep(t *testing.T) {
 		t.Errorf("an empty sweep gives %v, %v; want the defaults", points, err)
 	}
 	for text, want := range map[string]string{"500,batch=1": "begin with an axis", "lease=1m": "unknown axis",
-		"batch=x": "not a count", "linger=5": "not a duration", "batch=1,batch=2": "twice", "writers=0": "not a count"} {
+		"batch=x": "not a count", "max-wait=5": "not a duration", "batch=1,batch=2": "twice", "writers=0": "not a count"} {
 		if _, err := ParseSweep("ingest", text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("ParseSweep(%q) = %v, want %q", text, err, want)
 		}
@@ -143,7 +143,7 @@ func TestParseSweep(t *testing.T) {
 }
 
 func point(writers, batch string, rate, p99 float64) Point {
-	return Point{Settings: map[string]string{"writers": writers, "batch": batch, "linger": "5ms"},
+	return Point{Settings: map[string]string{"writers": writers, "batch": batch, "max-wait": "5ms"},
 		Rate: Spread{rate, rate, rate}, Latency: &Latency{P99: p99}}
 }
 
@@ -152,7 +152,7 @@ func TestKnee(t *testing.T) {
 		t.Helper()
 		s := &Sweep{Kind: "ingest", Base: Base{BoundMS: 50}, Points: points}
 		s.findKnee()
-		if s.Knee == nil || Label("ingest", s.Knee.Settings) != want+" linger=5ms" || !strings.Contains(s.Knee.Why, why) {
+		if s.Knee == nil || Label("ingest", s.Knee.Settings) != want+" max-wait=5ms" || !strings.Contains(s.Knee.Why, why) {
 			t.Errorf("knee %+v; want %s, %q", s.Knee, want, why)
 		}
 	}

@@ -64,10 +64,10 @@ type Knee struct {
 	Why      string            `json:"why"`
 }
 
-// axes of each kind, in the order in which less of them is better, and the flags that they set. linger and lease are
+// axes of each kind, in the order in which less of them is better, and the flags that they set. max-wait and lease are
 // durations, the others counts.
 var axes = map[string][]axis{
-	"ingest":  {{"writers", "--buffer.writers"}, {"batch", "--buffer.max-events"}, {"linger", "--buffer.max-wait"}},
+	"ingest":  {{"writers", "--buffer.writers"}, {"batch", "--buffer.max-events"}, {"max-wait", "--buffer.max-wait"}},
 	"deliver": {{"concurrency", ""}, {"batch", "--deliver.claim-batch"}, {"lease", "--claim.lease"}},
 }
 
@@ -76,9 +76,9 @@ type axis struct{ name, flag string }
 // sweepDefaults are the program's own settings, for axes that a sweep leaves out.
 var sweepDefaults = map[string]map[string]string{
 	"ingest": {
-		"writers": strconv.Itoa(buffer.DefaultConfig().Writers),
-		"batch":   strconv.Itoa(buffer.DefaultConfig().MaxEvents),
-		"linger":  linger(buffer.DefaultConfig().MaxWait),
+		"writers":  strconv.Itoa(buffer.DefaultConfig().Writers),
+		"batch":    strconv.Itoa(buffer.DefaultConfig().MaxEvents),
+		"max-wait": waitText(buffer.DefaultConfig().MaxWait),
 	},
 	"deliver": {
 		"concurrency": strconv.Itoa(deliver.DefaultConcurrency),
@@ -87,7 +87,7 @@ var sweepDefaults = map[string]map[string]string{
 	},
 }
 
-func linger(d time.Duration) string {
+func waitText(d time.Duration) string {
 	if d == buffer.Auto {
 		return "auto"
 	}
@@ -145,10 +145,10 @@ func axisNames(kind string) (names []string) {
 
 // axisValue orders the values of an axis.
 func axisValue(name, text string) (float64, error) {
-	if text == "auto" && name == "linger" {
+	if text == "auto" && name == "max-wait" {
 		return 0, nil // the least to set
 	}
-	if name == "linger" || name == "lease" {
+	if name == "max-wait" || name == "lease" {
 		d, err := duration.Parse(text)
 		if err != nil || d < 0 {
 			return 0, fmt.Errorf("%q is not a duration such as 5ms", text)
@@ -165,7 +165,7 @@ func axisValue(name, text string) (float64, error) {
 // label prints settings in the order of the axes.
 func (s *Sweep) label(settings map[string]string) string { return Label(s.Kind, settings) }
 
-// Label prints settings in the order of the axes: writers=2 batch=2000 linger=5ms.
+// Label prints settings in the order of the axes: writers=2 batch=2000 max-wait=5ms.
 func Label(kind string, settings map[string]string) string {
 	var parts []string
 	for _, a := range axes[kind] {
@@ -179,12 +179,12 @@ const near = 0.05
 
 // findKnee chooses the smallest setting that is as good as the best: of the points whose p99 stays within the bound and
 // whose books balance, those within 5 % of the best rate, and of these the one with the fewest writers (or the least
-// concurrency), then the smallest batch, then the shortest linger (or lease).
+// concurrency), then the smallest batch, then the shortest max-wait (or lease).
 func (s *Sweep) findKnee() { _, s.Knee = s.Choose(s.Base.BoundMS) }
 
 // Choose finds the knee for a bound on p99 in ms, 0 for none. It returns nil where no point is of use.
 func (s *Sweep) Choose(boundMS float64) (*Point, *Knee) {
-	small := "fewest writers, then smallest batch, then shortest linger"
+	small := "fewest writers, then smallest batch, then shortest max-wait"
 	if s.Kind == "deliver" {
 		small = "least concurrency, then smallest batch, then shortest lease"
 	}

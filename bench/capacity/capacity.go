@@ -61,8 +61,8 @@ type Plan struct {
 	Fits bool `json:"fits_one_machine"`
 	// Nodes is how many machines run the program, beside one for PostgreSQL where it does not fit.
 	Nodes int `json:"nodes"`
-	// Foretold is what one machine like the measured one reaches with these settings.
-	Foretold float64 `json:"foretold_rate"`
+	// Predicted is what one machine like the measured one reaches with these settings.
+	Predicted float64 `json:"predicted_rate"`
 	// Chosen are the settings by the names of the sweep.
 	Chosen map[string]string `json:"chosen"`
 }
@@ -77,7 +77,7 @@ func Make(ingest, deliver *bench.Sweep, t Target) (*Plan, error) {
 	if point == nil {
 		return nil, fmt.Errorf("the ingest sweep has no point whose books balance: run it again")
 	}
-	p := &planner{Plan: &Plan{Chosen: point.Settings, Foretold: point.Rate.Median}, t: t, ingest: ingest, point: point}
+	p := &planner{Plan: &Plan{Chosen: point.Settings, Predicted: point.Rate.Median}, t: t, ingest: ingest, point: point}
 	if p.t.NodeCores == 0 {
 		p.t.NodeCores = ingest.Machine.Cores
 	}
@@ -134,12 +134,12 @@ func count(text string) float64 {
 	return float64(n)
 }
 
-// planIngest takes batch, linger and writers from the knee, and tells what held the measured rate.
+// planIngest takes batch, max-wait and writers from the knee, and tells what held the measured rate.
 func (p *planner) planIngest(knee *bench.Knee) {
 	s := p.point.Settings
 	p.set("buffer.writers", s["writers"], "measured: %s", knee.Why)
 	p.set("buffer.max-events", s["batch"], "measured: the same point")
-	p.set("buffer.max-wait", s["linger"], "measured: the same point")
+	p.set("buffer.max-wait", s["max-wait"], "measured: the same point")
 	p.set("database.connections", strconv.Itoa(queryConnections), "the default; the writers have a pool of their own")
 
 	rate, cores := p.point.Rate.Median, float64(p.ingest.Machine.Cores)
@@ -188,6 +188,6 @@ func (p *planner) planIngest(knee *bench.Knee) {
 // again is the command that measures the chosen point under another condition.
 func (p *planner) again(flags string) string {
 	s := p.point.Settings
-	return fmt.Sprintf("lab bench ingest --sweep writers=%s,batch=%s,linger=%s %s", s["writers"], s["batch"], s["linger"],
-		flags)
+	return fmt.Sprintf("lab bench ingest --sweep writers=%s,batch=%s,max-wait=%s %s", s["writers"], s["batch"],
+		s["max-wait"], flags)
 }

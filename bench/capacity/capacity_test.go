@@ -11,7 +11,7 @@ import (
 func ingestSweep() *bench.Sweep {
 	point := func(writers, batch string, rate, p99 float64) bench.Point {
 		return bench.Point{
-			Settings: map[string]string{"writers": writers, "batch": batch, "linger": "5ms"},
+			Settings: map[string]string{"writers": writers, "batch": batch, "max-wait": "5ms"},
 			Rate:     bench.Spread{Median: rate, Low: rate, High: rate},
 			Latency:  &bench.Latency{P99: p99}, LatencyRate: rate / 2, CPU: bench.CPU{Program: 4, PostgreSQL: 16, Generator: 2},
 			WALBytes: 500, DiskBytes: 450, MessageBytes: 1000, MemoryBytes: 100e6,
@@ -88,8 +88,8 @@ func TestSettings(t *testing.T) {
 			t.Errorf("%s: %q (%s), want %q", name, got.Value, got.Because, want)
 		}
 	}
-	if !p.Fits || p.Nodes != 1 || p.Foretold != 88_000 {
-		t.Errorf("fits %v, %d nodes, foretold %g; want one machine, 88,000", p.Fits, p.Nodes, p.Foretold)
+	if !p.Fits || p.Nodes != 1 || p.Predicted != 88_000 {
+		t.Errorf("fits %v, %d nodes, predicted %g; want one machine, 88,000", p.Fits, p.Nodes, p.Predicted)
 	}
 	// CPU of 2 cores: 20 us an event and 5 % of 100 us a message.
 	first := p.Limits[0]

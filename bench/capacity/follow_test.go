@@ -11,7 +11,7 @@ import (
 )
 
 // BenchmarkFollowTheAdvice runs a small sweep, does what the plan says, and fails unless the rate that the plan
-// foretold is reached within 15 %. It is part of make bench and not of make test: what else runs on the machine may
+// predicted is reached within 15 %. It is part of make bench and not of make test: what else runs on the machine may
 // change between the sweep and its proof. So it does both three times, right after each other, and the median counts.
 func BenchmarkFollowTheAdvice(b *testing.B) {
 	ctx := b.Context()
@@ -23,7 +23,7 @@ func BenchmarkFollowTheAdvice(b *testing.B) {
 	o := bench.Options{Programs: bench.Programs{Pipeline: program}}
 	base := bench.Base{Shape: bench.Shape{PerRequest: 100, Matching: 0.05}, Rules: 20, Connections: 64,
 		Duration: 1500 * time.Millisecond, Rounds: 3, BoundMS: 100}
-	points, err := bench.ParseSweep("ingest", "writers=1,2,batch=500,2000,linger=5ms")
+	points, err := bench.ParseSweep("ingest", "writers=1,2,batch=500,2000,max-wait=5ms")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -47,13 +47,13 @@ func BenchmarkFollowTheAdvice(b *testing.B) {
 				b.Fatal(err)
 			}
 			reached := proof.Points[0].Rate.Median
-			b.Logf("%s: foretold %.0f/s, reached %.0f/s", bench.Label("ingest", plan.Chosen), plan.Foretold, reached)
-			ratios = append(ratios, reached/plan.Foretold)
+			b.Logf("%s: predicted %.0f/s, reached %.0f/s", bench.Label("ingest", plan.Chosen), plan.Predicted, reached)
+			ratios = append(ratios, reached/plan.Predicted)
 		}
 		slices.Sort(ratios)
-		b.ReportMetric(ratios[1], "of-foretold")
+		b.ReportMetric(ratios[1], "of-predicted")
 		if ratios[1] < 0.85 || ratios[1] > 1.15 {
-			b.Errorf("reached %.2f of what was foretold (three times: %.2f), want 0.85 to 1.15", ratios[1], ratios)
+			b.Errorf("reached %.2f of what was predicted (three times: %.2f), want 0.85 to 1.15", ratios[1], ratios)
 		}
 	}
 	b.ReportMetric(0, "ns/op")

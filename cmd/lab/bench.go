@@ -34,7 +34,7 @@ func benchCommand(ctx context.Context, args []string, env cli.Env) error {
 		}
 	}
 	fs := cli.NewFlags(env, "bench", benchAbout, "lab bench --quick\nlab bench ingest --sweep "+
-		"batch=500,2000,writers=1,2,4,linger=0,5ms")
+		"batch=500,2000,writers=1,2,4,max-wait=0,5ms")
 	quick := fs.Bool("quick", false, "shorter and fewer rounds: for a first look")
 	pipeline := pipelineFlag(fs)
 	database := fs.String("database-url", "", "`server` to measure, as a URL or key=value string; empty: a private one")

@@ -24,7 +24,7 @@ A --sweep names axes and values: batch=500,2000,writers=1,2. ` + "\"lab plan\" r
 // benchSweep is "lab bench ingest" and "lab bench deliver".
 func benchSweep(ctx context.Context, kind string, args []string, env cli.Env) error {
 	base := bench.Base{}
-	example := "lab bench ingest --sweep batch=500,1000,2000,writers=1,2,4,linger=0,5ms --out sweep.json"
+	example := "lab bench ingest --sweep batch=500,1000,2000,writers=1,2,4,max-wait=0,5ms --out sweep.json"
 	if kind == "deliver" {
 		example = "lab bench deliver --sweep batch=500,1000,concurrency=64,256,lease=1m --receiver-latency 80ms --out " +
 			"deliver.json"

@@ -20,7 +20,7 @@ func sweepFile(t *testing.T) string {
 		Machine: bench.Machine{Cores: 2, Settings: map[string]string{"max_connections": "100",
 			"superuser_reserved_connections": "3"}},
 		Base: bench.Base{Shape: bench.Shape{PerRequest: 100, Matching: 0.05}, Connections: 64},
-		Points: []bench.Point{{Settings: map[string]string{"writers": "2", "batch": "2000", "linger": "5ms"},
+		Points: []bench.Point{{Settings: map[string]string{"writers": "2", "batch": "2000", "max-wait": "5ms"},
 			Rate:    bench.Spread{Median: 80_000},
 			Latency: &bench.Latency{P99: 30}, LatencyRate: 40_000, CPU: bench.CPU{Program: 4, PostgreSQL: 16, Generator: 2},
 			WALBytes: 500, DiskBytes: 450}},

@@ -15,7 +15,7 @@ func TestPlanKnowsTheSettings(t *testing.T) {
 		Kind:    "ingest",
 		Machine: bench.Machine{Cores: 2},
 		Points: []bench.Point{{
-			Settings: map[string]string{"writers": "2", "batch": "2000", "linger": "5ms"},
+			Settings: map[string]string{"writers": "2", "batch": "2000", "max-wait": "5ms"},
 			Rate:     bench.Spread{Median: 80_000},
 			CPU:      bench.CPU{Program: 4, PostgreSQL: 16, Generator: 2},
 		}},
