@@ -102,9 +102,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 	try("digest", s.digests(ctx, set))
 	judged, err := s.noteRates(ctx, set.Rates())
 	try("rate", err)
-	for _, r := range judged {
-		try("rate", s.rate(ctx, set, r))
-	}
+	try("rate", s.rates(ctx, set, judged))
 	if time.Since(s.cleaned) >= cleanEvery {
 		s.cleaned = time.Now()
 		for _, r := range set.Absences() {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -54,56 +55,120 @@ const maxMissed = 24 * time.Hour
 // maxSlots bounds how many missed windows one transaction makes up for.
 const maxSlots = 300
 
-// rate judges the windows of one rule that have settled since the last look, for every tenant.
-func (s *Sweeper) rate(ctx context.Context, set *rules.Set, r *rules.Rule) error {
+// rates judges the windows of rules that have settled since the last look, in the order of time: a rule that others
+// inhibit is judged up to where they have been, and again once they have come further.
+func (s *Sweeper) rates(ctx context.Context, set *rules.Set, judged []*rules.Rule) error {
+	var errs []error
+	todo := judged
+	for len(todo) > 0 {
+		var held []*rules.Rule
+		moved := false
+		for _, r := range todo {
+			n, waits, err := s.rate(ctx, set, r, inhibitorsOf(r, set, judged))
+			errs = append(errs, err)
+			moved = moved || n > 0
+			if waits {
+				held = append(held, r)
+			}
+		}
+		if !moved {
+			break // another node is at it, or it failed
+		}
+		todo = held
+	}
+	return errors.Join(errs...)
+}
+
+// inhibitors are the rules that keep one from firing, as parameters of inhibitedSQL.
+type inhibitors struct {
+	metrics []string
+	// settle is how long after its end a window is judged, and every how often, in seconds.
+	settle, every []float64
+	// before: of two windows that are judged at one moment the inhibitor's comes first.
+	before []bool
+	// judged: the inhibitor's windows are judged, so that they can be waited for.
+	judged []bool
+}
+
+func inhibitorsOf(r *rules.Rule, set *rules.Set, judged []*rules.Rule) (in inhibitors) {
+	rates := set.Rates()
+	own := slices.Index(rates, r)
+	for i, other := range rates {
+		if !slices.Contains(r.Rate.Inhibitors, other.Rate.Metric) {
+			continue
+		}
+		in.metrics = append(in.metrics, other.Rate.Metric)
+		in.settle = append(in.settle, other.Rate.Settle.Seconds())
+		in.every = append(in.every, other.Rate.Every.Seconds())
+		in.before = append(in.before, i < own)
+		in.judged = append(in.judged, slices.Contains(judged, other))
+	}
+	return in
+}
+
+// rate judges the windows of one rule for every tenant. It returns how many, and whether some have to wait for those of
+// an inhibitor.
+func (s *Sweeper) rate(ctx context.Context, set *rules.Set, r *rules.Rule, in inhibitors) (
+	judged int, waits bool, err error) {
 	a := r.Rate
 	rows, err := s.db.Query(ctx, ratedTenantsSQL, a.Metric, a.Window+a.Settle)
 	if err != nil {
-		return fmt.Errorf("evaluate: rule %s: %w", r.Name, err)
+		return 0, false, fmt.Errorf("evaluate: rule %s: %w", r.Name, err)
 	}
 	tenants, err := pgx.CollectRows(rows, pgx.RowTo[int32])
 	errs := []error{err}
 	for _, tenant := range tenants {
 		for more := true; more; {
+			var done progress
 			err := s.inTx(ctx, func(ctx context.Context, tx pgx.Tx) (committed func(), err error) {
-				more, committed, err = s.windows(ctx, tx, set, r, tenant)
+				done, committed, err = s.windows(ctx, tx, set, r, in, tenant)
 				return committed, err
 			})
+			more = done.more
+			judged += done.judged
+			waits = waits || done.waits
 			if err != nil {
 				errs = append(errs, fmt.Errorf("evaluate: rule %s, tenant %d: %w", r.Name, tenant, err))
 				break
 			}
 		}
 	}
-	return errors.Join(errs...)
+	return judged, waits, errors.Join(errs...)
+}
+
+// progress is how far a tenant's windows were judged.
+type progress struct {
+	judged int
+	// more: there are others. waits: an inhibitor has to be judged first.
+	more, waits bool
 }
 
 // windows judges one tenant's windows, oldest first, each exactly once: the state's row is locked, and a node that
 // finds it locked leaves it alone.
-func (s *Sweeper) windows(ctx context.Context, tx pgx.Tx, set *rules.Set, r *rules.Rule, tenant int32) (
-	more bool, committed func(), err error) {
+func (s *Sweeper) windows(ctx context.Context, tx pgx.Tx, set *rules.Set, r *rules.Rule, in inhibitors,
+	tenant int32) (done progress, committed func(), err error) {
 	a := r.Rate
 	var now time.Time
 	if err := tx.QueryRow(ctx, `select now()`).Scan(&now); err != nil {
-		return false, nil, err
+		return progress{}, nil, err
 	}
 	last := now.Add(-a.Settle).UTC().Truncate(a.Every)
 	if _, err := tx.Exec(ctx, newStateSQL, a.Metric, tenant, last.Add(-a.Every)); err != nil {
-		return false, nil, err
+		return progress{}, nil, err
 	}
 	var slot time.Time
 	var kept []byte
 	var firing bool
 	err = tx.QueryRow(ctx, lockStateSQL, a.Metric, tenant).Scan(&slot, &kept, &firing)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return false, nil, nil
+		return progress{}, nil, nil
 	}
 	if err != nil {
-		return false, nil, err
+		return progress{}, nil, err
 	}
 	var state rules.RateState
 	if err := json.Unmarshal(kept, &state); err != nil {
-		return false, nil, fmt.Errorf("state of %s: %w", a.Metric, err)
+		return progress{}, nil, fmt.Errorf("state of %s: %w", a.Metric, err)
 	}
 	end := slot.UTC().Truncate(a.Every).Add(a.Every)
 	if oldest := last.Add(-maxMissed).Truncate(a.Every); end.Before(oldest) {
@@ -111,31 +176,40 @@ func (s *Sweeper) windows(ctx context.Context, tx pgx.Tx, set *rules.Set, r *rul
 	}
 	var judged []*recorder
 	for ; !end.After(last) && len(judged) < maxSlots; end = end.Add(a.Every) {
+		inhibited, behind, err := in.at(ctx, tx, tenant, end.Add(a.Settle))
+		if err != nil {
+			return progress{}, nil, err
+		}
+		if done.waits = behind; behind {
+			break
+		}
 		w, err := s.window(ctx, tx, a, tenant, end)
 		if err != nil {
-			return false, nil, err
+			return progress{}, nil, err
 		}
+		w.Inhibited = inhibited
 		was := state.Firing()
 		var found *rules.Findings
 		state, found = set.Judge(r, state, w)
 		one := s.engine.recorder()
 		one.outcome.evaluated[r]++
 		if err := one.record(ctx, tx, found); err != nil {
-			return false, nil, err
+			return progress{}, nil, err
 		}
 		judged = append(judged, one)
 		if err := noteFiring(ctx, tx, a.Metric, w, was, state.Firing()); err != nil {
-			return false, nil, err
+			return progress{}, nil, err
 		}
 	}
 	if len(judged) == 0 {
-		return false, nil, nil
+		return done, nil, nil
 	}
+	done.judged, done.more = len(judged), len(judged) == maxSlots
 	if kept, err = json.Marshal(state); err != nil {
-		return false, nil, fmt.Errorf("state of %s: %w", a.Metric, err)
+		return progress{}, nil, fmt.Errorf("state of %s: %w", a.Metric, err)
 	}
 	_, err = tx.Exec(ctx, keepStateSQL, a.Metric, tenant, end.Add(-a.Every), state.Firing(), string(kept))
-	return len(judged) == maxSlots, func() {
+	return done, func() {
 		s.metrics.windows.WithLabelValues(r.Name).Add(float64(len(judged)))
 		for _, one := range judged {
 			one.Committed()
@@ -153,7 +227,28 @@ func noteFiring(ctx context.Context, tx pgx.Tx, metric string, w rules.Window, w
 	return err
 }
 
-const inhibitedSQL = `select exists (select from rate_states where metric = any($1) and tenant_id = $2 and firing)`
+// inhibitedSQL looks at inhibitors as they were at $2, when a window that settles then is judged: whether one fired,
+// and whether one has windows to be judged before. An interval of a microsecond makes "before" of "not after".
+const inhibitedSQL = `
+with i as (
+	select metric, settle * interval '1 second' as settle, every * interval '1 second' as every, judged,
+		$2::timestamptz - case when before then interval '0' else interval '1 microsecond' end as at
+	from unnest($3::text[], $4::float8[], $5::float8[], $6::bool[], $7::bool[]) u(metric, settle, every, before, judged))
+select
+	exists (select from i join rate_firings f on f.metric = i.metric and f.tenant_id = $1
+		where f.started_at + i.settle <= i.at and coalesce(f.ended_at + i.settle, 'infinity') > i.at),
+	exists (select from i join rate_states s on s.metric = i.metric and s.tenant_id = $1
+		where i.judged and s.slot + i.every + i.settle <= i.at)`
+
+// at reports whether an inhibitor fires at a time, and whether one is behind, so that this is not known yet.
+func (in inhibitors) at(ctx context.Context, tx pgx.Tx, tenant int32, at time.Time) (fires, behind bool, err error) {
+	if len(in.metrics) == 0 {
+		return false, false, nil
+	}
+	err = tx.QueryRow(ctx, inhibitedSQL, tenant, at, in.metrics, in.settle, in.every, in.before, in.judged).
+		Scan(&fires, &behind)
+	return fires, behind, err
+}
 
 // window reads one window and those that it is compared with.
 func (s *Sweeper) window(ctx context.Context, tx pgx.Tx, a *rules.Rate, tenant int32, end time.Time) (
@@ -169,10 +264,7 @@ func (s *Sweeper) window(ctx context.Context, tx pgx.Tx, a *rules.Rate, tenant i
 		return w, err
 	}
 	w.Current, w.Before = samples[0], samples[1:]
-	if len(a.Inhibitors) > 0 {
-		err = tx.QueryRow(ctx, inhibitedSQL, a.Inhibitors, tenant).Scan(&w.Inhibited)
-	}
-	return w, err
+	return w, nil
 }
 
 // forgetMinutesSQL removes minutes that no window is compared with any more.

@@ -2,6 +2,7 @@ package evaluate
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -188,4 +189,49 @@ func TestInhibitedRule(t *testing.T) {
 		w.tick()
 	}
 	w.want(`select distinct destination from outbox`, "crm")
+}
+
+// TestInhibitionInCatchUp: windows that nobody judged for hours are judged in the order of time, over all rules: the
+// cause began to fire and ended within the gap, and kept the effect from firing then. In a circle of rules, too, each
+// is judged as it would have been at its time.
+func TestInhibitionInCatchUp(t *testing.T) {
+	t.Parallel()
+	effect := func(id, by string) string {
+		return strings.NewReplacer("id: failures", "id: "+id, "send_to: crm", "send_to: "+id+
+			"\n    inhibited_by: "+by).Replace(errors30)
+	}
+	story := func(text string, live bool) []string {
+		w := newWorld(t, text)
+		w.set(w.now.Truncate(time.Hour))
+		w.minutes("failed", 100, 20)
+		w.tick()
+		for minute := range 120 {
+			n := 20
+			if minute >= 30 && minute < 60 {
+				n = 60
+			}
+			w.minutes("failed", 1, n)
+			if live {
+				w.tick()
+			}
+		}
+		w.tick()
+		return w.texts(`select concat_ws(' ', destination, payload ->> 'state') from outbox order by message_id`)
+	}
+	check := func(text string, fires ...string) {
+		t.Helper()
+		live, late := story(text, true), story(text, false)
+		slices.Sort(live)
+		slices.Sort(late)
+		if strings.Join(live, ", ") != strings.Join(late, ", ") {
+			t.Errorf("live: %q\nin catch-up: %q", live, late)
+		}
+		for _, to := range []string{"crm", "a", "b"} {
+			if got := slices.Contains(late, to+" firing"); got != slices.Contains(fires, to) {
+				t.Errorf("%s fired is %t: %q", to, got, late)
+			}
+		}
+	}
+	check(effect("a", "failures")+effect("b", "a")+errors30, "b", "crm")
+	check(effect("a", "b")+effect("b", "a"), "b")
 }

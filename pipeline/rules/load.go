@@ -1,7 +1,6 @@
 package rules
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -110,10 +109,33 @@ func (s *Set) index() {
 			s.byTenant[t].add(r)
 		}
 	}
-	// Those that keep others from firing come first, so that they are judged first.
-	slices.SortStableFunc(s.rates, func(a, b *Rule) int {
-		return cmp.Compare(len(a.Rate.Inhibitors), len(b.Rate.Inhibitors))
-	})
+	s.rates = inhibitorsFirst(s.rates)
+}
+
+// inhibitorsFirst sorts rate rules so that those that keep others from firing are judged first. Where rules do so in a
+// circle, the order of the file decides.
+func inhibitorsFirst(rates []*Rule) []*Rule {
+	byMetric := make(map[string]*Rule, len(rates))
+	for _, r := range rates {
+		byMetric[r.Rate.Metric] = r
+	}
+	sorted := make([]*Rule, 0, len(rates))
+	seen := make(map[*Rule]bool, len(rates))
+	var visit func(*Rule)
+	visit = func(r *Rule) {
+		if r == nil || seen[r] {
+			return
+		}
+		seen[r] = true
+		for _, metric := range r.Rate.Inhibitors {
+			visit(byMetric[metric])
+		}
+		sorted = append(sorted, r)
+	}
+	for _, r := range rates {
+		visit(r)
+	}
+	return sorted
 }
 
 func (x *index) add(r *Rule) {

@@ -42,7 +42,8 @@ func (r *Run) count(c rules.Count) {
 // window judges the window that ends at end, once it has settled, and then the next.
 func (r *Run) window(of *rules.Rule, k rateKey, end time.Time) {
 	a := of.Rate
-	r.later(end.Add(a.Settle), func() {
+	rank := 1 + slices.Index(r.set.Rates(), of) // inhibitors first
+	r.laterAs(end.Add(a.Settle), rank, func() {
 		own := r.rates[k]
 		oldest := a.Oldest(end)
 		w := rules.Window{Tenant: k.tenant, End: end, Current: r.sample(a, k, end, oldest)}

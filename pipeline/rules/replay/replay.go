@@ -216,16 +216,19 @@ func (r *Run) digest(k subjectKey, s *subject) {
 	r.record(r.set.Digest([]rules.Held{held}))
 }
 
-func (r *Run) later(at time.Time, do func()) {
+func (r *Run) later(at time.Time, do func()) { r.laterAs(at, 0, do) }
+
+// laterAs is later; of what is to do at one moment the lower rank comes first.
+func (r *Run) laterAs(at time.Time, rank int, do func()) {
 	r.seq++
-	heap.Push(&r.wakes, wake{at, r.seq, do})
+	heap.Push(&r.wakes, wake{at, rank, r.seq, do})
 }
 
 // wake is something to do at a time.
 type wake struct {
-	at  time.Time
-	seq int
-	do  func()
+	at        time.Time
+	rank, seq int
+	do        func()
 }
 
 // wakes is a heap, soonest first.
@@ -233,7 +236,7 @@ type wakes []wake
 
 func (w wakes) Len() int { return len(w) }
 func (w wakes) Less(i, j int) bool {
-	return cmp.Or(w[i].at.Compare(w[j].at), cmp.Compare(w[i].seq, w[j].seq)) < 0
+	return cmp.Or(w[i].at.Compare(w[j].at), cmp.Compare(w[i].rank, w[j].rank), cmp.Compare(w[i].seq, w[j].seq)) < 0
 }
 func (w wakes) Swap(i, j int) { w[i], w[j] = w[j], w[i] }
 func (w *wakes) Push(x any)   { *w = append(*w, x.(wake)) }
