@@ -56,7 +56,7 @@ func withDatabase(ctx context.Context, cfg *config, f func(*pgx.Conn) error) err
 	pgsession.Configure(settings)
 	conn, err := pgx.ConnectConfig(ctx, settings)
 	if err != nil {
-		return explainAnswer(err)
+		return pgsession.Explain(err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	pgsession.Register(conn)

@@ -2,25 +2,19 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/localpg"
 	"sluice.example/sluice/internal/pgsession"
-	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline/schema"
 )
 
@@ -32,10 +26,8 @@ type database struct {
 }
 
 // openDatabase starts the private PostgreSQL where no database-url is given, waits until the database answers, and
-// brings its schema up to date.
+// brings its schema up to date. ctx ends with database.start-timeout.
 func openDatabase(ctx context.Context, cfg *config, log *slog.Logger) (_ *database, err error) {
-	ctx, cancel := context.WithTimeout(ctx, cfg.startTimeout)
-	defer cancel()
 	db := &database{url: cfg.databaseURL}
 	if db.url == "" {
 		own := localpg.DefaultConfig()
@@ -49,7 +41,7 @@ func openDatabase(ctx context.Context, cfg *config, log *slog.Logger) (_ *databa
 		if err != nil {
 			stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.drainTimeout)
 			defer cancel()
-			err = errors.Join(err, db.close(stop))
+			err = errors.Join(err, db.close(stop, time.Second))
 		}
 	}()
 	applied, err := migrate(ctx, db.url, log)
@@ -102,9 +94,9 @@ func (db *database) pool(name string, conns int, reg prometheus.Registerer) (*pg
 	return pool, nil
 }
 
-// close returns the connections back and stops the private PostgreSQL, within ctx: what does not come back is left to
-// the end of the process.
-func (db *database) close(ctx context.Context) error {
+// close gives the connections back, within patience, and stops the private PostgreSQL, within ctx: what does not come
+// back is left to the end of the process.
+func (db *database) close(ctx context.Context, patience time.Duration) error {
 	closed := make(chan struct{})
 	go func() {
 		for _, p := range db.pools {
@@ -115,7 +107,7 @@ func (db *database) close(ctx context.Context) error {
 	var err error
 	select {
 	case <-closed:
-	case <-ctx.Done():
+	case <-time.After(patience):
 		err = errors.New("database: connections were still in use at the end of drain-timeout")
 	}
 	if db.local != nil {
@@ -134,87 +126,32 @@ func migrate(ctx context.Context, url string, log *slog.Logger) (applied int, er
 		cfg.ConnectTimeout = 10 * time.Second
 	}
 	pgsession.Configure(cfg)
-	pause := 250 * time.Millisecond
-	for {
-		applied, err := migrateOnce(ctx, cfg, log)
-		if err == nil || !away(err) {
-			return applied, explainAnswer(err)
-		}
-		if !wait.For(ctx, pause) {
-			return 0, fmt.Errorf("the database did not answer within database.start-timeout: %w", err)
-		}
-		log.Warn("database does not answer, trying again", "host", cfg.Host, "port", cfg.Port, "database", cfg.Database,
-			"next_try_in", pause.String(), "error", err)
-		pause = min(2*pause, 5*time.Second)
-	}
-}
-
-// away reports whether the database may answer later: it could not be reached, was lost on the way, or says that it
-// starts, stops or has no room. Any other answer is one that waiting does not change.
-func away(err error) bool {
-	var answer *pgconn.PgError
-	var network net.Error
-	var connect *pgconn.ConnectError
-	var certificate *tls.CertificateVerificationError
-	switch {
-	case errors.As(err, &answer):
-		return later(answer)
-	case errors.As(err, &certificate):
-		return false
-	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return true
-	}
-	return false
-}
-
-// later reports whether an answer of the server, or of a pooler before it, may change by itself.
-func later(answer *pgconn.PgError) bool {
-	switch answer.Code[:min(2, len(answer.Code))] {
-	case "53": // no room: too many connections, a full disk
-		return true
-	case "57": // starting up, shutting down
-		return strings.HasPrefix(answer.Code, "57P0")
-	case "08":
-		return !refusedParameter(answer)
-	}
-	return false
-}
-
-// refusedParameter reports whether a pooler refuses a parameter of the connection. PgBouncer has one code for this and
-// for a server that is away, so the text has to tell them apart.
-func refusedParameter(answer *pgconn.PgError) bool {
-	return answer.Code == "08P01" && strings.HasPrefix(answer.Message, "unsupported startup parameter")
-}
-
-// explainAnswer adds what to do about an answer to the connection itself.
-func explainAnswer(err error) error {
-	var answer *pgconn.PgError
-	if !errors.As(err, &answer) {
+	log = log.With("host", cfg.Host, "port", cfg.Port, "database", cfg.Database)
+	err = pgsession.UntilAnswered(ctx, log, 0, func(ctx context.Context) (err error) {
+		applied, err = migrateOnce(ctx, cfg, log)
 		return err
-	}
-	switch {
-	case strings.HasPrefix(answer.Code, "28"):
-		return fmt.Errorf("the database refuses the login: check user and password in database-url, and pg_hba.conf: %w", err)
-	case answer.Code == "3D000":
-		return fmt.Errorf("there is no such database: create it, or correct its name in database-url: %w", err)
-	case refusedParameter(answer):
-		return fmt.Errorf("a pooler refuses a parameter of database-url: take it out, or name it in the pooler's "+
-			"ignore_startup_parameters and set it for the role: %w", err)
-	}
-	return err
+	})
+	return applied, err
 }
 
 var errTooOld = errors.New("database: PostgreSQL 14 or newer is needed")
 
 func migrateOnce(ctx context.Context, cfg *pgx.ConnConfig, log *slog.Logger) (int, error) {
-	conn, err := pgx.ConnectConfig(ctx, cfg)
+	// A migration may take long, its first answers may not.
+	first, cancel := context.WithTimeout(ctx, pgsession.Try)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(first, cfg)
 	if err != nil {
 		return 0, err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
+	defer func() {
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = conn.Close(limit)
+	}()
 	const versionSQL = `select current_setting('server_version_num')`
 	var version string
-	if err := conn.QueryRow(ctx, versionSQL).Scan(&version); err != nil {
+	if err := conn.QueryRow(first, versionSQL).Scan(&version); err != nil {
 		return 0, err
 	}
 	if number, err := strconv.Atoi(version); err == nil && number < 140000 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"log/slog"
 	"net"
 	"net/url"
@@ -85,13 +86,15 @@ func TestStartWaitsForOutages(t *testing.T) {
 		"nobody listens":            "postgres://app@" + closed.Addr().String() + "/x?sslmode=disable",
 		"starting up":               answering(t, "57P03", "the database system is starting up"),
 		"too many connections":      answering(t, "53300", "sorry, too many clients already"),
+		"read-only":                 answering(t, "25006", "cannot execute INSERT in a read-only transaction"),
 		"a pooler without a server": answering(t, "08P01", "server login has been failing, try again later"),
 	} {
 		cfg := defaultConfig()
 		cfg.databaseURL = address
-		cfg.startTimeout = 300 * time.Millisecond // enough for a second try
 		var log strings.Builder
-		_, err := openDatabase(t.Context(), cfg, slog.New(slog.NewTextHandler(&log, nil)))
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond) // enough for a second try
+		_, err := openDatabase(ctx, cfg, slog.New(slog.NewTextHandler(&log, nil)))
+		cancel()
 		if err == nil || !strings.Contains(err.Error(), "did not answer within database.start-timeout") {
 			t.Errorf("%s: %v; want it waited for", what, err)
 		}

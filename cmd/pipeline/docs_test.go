@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -159,7 +160,7 @@ func allMetrics(t *testing.T) map[string]string {
 	t.Helper()
 	d := described{names: map[string]string{}}
 	db := &database{url: "postgres:///not-connected-to"}
-	defer db.close(t.Context())
+	defer db.close(t.Context(), time.Second)
 	p, err := db.openPools(defaultConfig(), d)
 	if err != nil {
 		t.Fatal(err)

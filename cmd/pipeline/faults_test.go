@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"sluice.example/sluice/internal/child"
+	"sluice.example/sluice/internal/pgsession"
 	"sluice.example/sluice/internal/pgtest"
 )
 
@@ -168,7 +169,7 @@ func TestDatabaseInAnotherEncodingIsRefused(t *testing.T) {
 	cfg := conn.Config().Copy()
 	cfg.Database = name
 	_, err := migrateOnce(t.Context(), cfg, slog.New(slog.DiscardHandler))
-	if err == nil || !strings.Contains(err.Error(), "SQL_ASCII") || away(err) {
+	if err == nil || !strings.Contains(err.Error(), "SQL_ASCII") || pgsession.Away(err) {
 		t.Errorf("migrate = %v; want SQL_ASCII refused, and not tried again", err)
 	}
 }

@@ -29,12 +29,12 @@ func migrateCommand(ctx context.Context, args []string, env cli.Env) error {
 		fmt.Fprintf(env.Stdout, "migrate: %d applied\n", applied)
 		return nil
 	}
-	db, err := openDatabase(ctx, cfg, log)
+	db, err := openDatabase(start, cfg, log)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(env.Stdout, "migrate: the private PostgreSQL under %s is up to date\n", cfg.dataDir)
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), cfg.drainTimeout)
 	defer cancel()
-	return db.close(stop)
+	return db.close(stop, cfg.drainTimeout)
 }

@@ -64,27 +64,27 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	}
 	defer func() { err = errors.Join(err, stopAdmin()) }()
 
-	db, err := openDatabase(ctx, cfg, log)
+	starting, started := context.WithTimeout(ctx, cfg.startTimeout)
+	defer started()
+	db, err := openDatabase(starting, cfg, log)
 	if err != nil {
-		if ctx.Err() != nil {
-			return errors.New("stopped while starting")
-		}
-		return err
+		return startError(ctx, err)
 	}
 	left := cfg.drainTimeout
+	patience := time.Second // a failed start has nothing to wait for
 	defer func() {
 		// At least a moment, so that a private PostgreSQL gets its signal even where draining took all the time.
 		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), max(left, time.Second))
 		defer cancel()
-		err = errors.Join(err, db.close(limit))
+		err = errors.Join(err, db.close(limit, patience))
 		if err == nil {
 			log.Info("stopped")
 		}
 	}()
 	n.told.Database = cli.StripPassword(db.url)
-	stages, err := n.prepare(ctx, db)
+	stages, err := n.prepare(starting, db)
 	if err != nil {
-		return err
+		return startError(ctx, err)
 	}
 	// Last, since whoever reads the file relies on what it says.
 	if err := n.told.Write(cfg.readyFile); err != nil {
@@ -99,6 +99,14 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	})
 	defer notice()
 	left, err = runStages(work, cfg.drainTimeout, log, stages)
+	patience = max(left, time.Second)
+	return err
+}
+
+func startError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return errors.New("stopped while starting")
+	}
 	return err
 }
 
@@ -152,25 +160,14 @@ func (n *node) prepare(ctx context.Context, db *database) ([]stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	short, err := pgsession.Short(ctx, p.query)
-	if err != nil {
-		return nil, fmt.Errorf("database: %w", err)
-	}
-	if len(short) > 0 {
-		n.log.Warn("the role or the database bounds what a claim or a sweep may take, and one that takes longer fails; "+
-			"set more for the role, with alter role ... set ...", "settings", strings.Join(short, ", "))
-	}
 	made, err := build(n.cfg, p, n.reg, n.log)
 	if err != nil {
 		return nil, err
 	}
-	if n.cfg.destinations != "" {
-		// Applications that enqueue are told of a wrong name in their own transaction.
-		if err := outbox.SyncTopics(ctx, p.query, made.destinations.Names(), made.topics); err != nil {
-			return nil, err
-		}
-	}
-	if err := n.books.Begin(ctx, n.reg, p.query, made.tenants.IDs(), made.engine != nil); err != nil {
+	err = pgsession.UntilAnswered(ctx, n.log, pgsession.Try, func(ctx context.Context) error {
+		return n.introduce(ctx, p, made)
+	})
+	if err != nil {
 		return nil, err
 	}
 	door, err := n.openDoor(made)
@@ -182,6 +179,25 @@ func (n *node) prepare(ctx context.Context, db *database) ([]stage, error) {
 	// The books end last, when nothing is written any more.
 	last := stage{"books", func(ctx context.Context) error { return n.books.Run(ctx, n.log) }}
 	return append(made.stages(door), last), nil
+}
+
+// introduce asks of the database, and writes into it, what has to be there before anything runs. It may be repeated.
+func (n *node) introduce(ctx context.Context, p pools, made *parts) error {
+	short, err := pgsession.Short(ctx, p.query)
+	if err != nil {
+		return fmt.Errorf("database: %w", err)
+	}
+	if len(short) > 0 {
+		n.log.Warn("the role or the database bounds what a claim or a sweep may take, and one that takes longer fails; "+
+			"set more for the role, with alter role ... set ...", "settings", strings.Join(short, ", "))
+	}
+	if n.cfg.destinations != "" {
+		// Applications that enqueue are told of a wrong name in their own transaction.
+		if err := outbox.SyncTopics(ctx, p.query, made.destinations.Names(), made.topics); err != nil {
+			return err
+		}
+	}
+	return n.books.Begin(ctx, n.reg, p.query, made.tenants.IDs(), made.engine != nil)
 }
 
 // openDoor listens for events; nil where the node takes none.

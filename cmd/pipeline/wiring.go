@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
@@ -75,7 +76,7 @@ func checkStages(cfg *config) error {
 	if err == nil {
 		_, err = build(cfg, p, reg, slog.New(slog.DiscardHandler))
 	}
-	return errors.Join(err, db.close(context.Background()))
+	return errors.Join(err, db.close(context.Background(), time.Second))
 }
 
 // build makes the stages that the roles ask for and joins them. It starts nothing and touches no database, so it also

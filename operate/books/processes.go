@@ -23,10 +23,10 @@ const seenEvery = 5 * time.Second
 // registerSQL forgets processes of a week ago as well: no books go back that far that were opened before.
 const registerSQL = `
 with gone as (delete from sluice_processes where seen_at < now() - interval '7 days')
-insert into sluice_processes (process_id, writes) values ($1, $2)`
+insert into sluice_processes (process_id, writes) values ($1, $2) on conflict do nothing`
 
-func register(ctx context.Context, pool *pgxpool.Pool, writes bool) (*process, error) {
-	p := &process{id: pipeline.NewUUIDv4(), pool: pool}
+func register(ctx context.Context, pool *pgxpool.Pool, id pipeline.UUID, writes bool) (*process, error) {
+	p := &process{id: id, pool: pool}
 	if _, err := pool.Exec(ctx, registerSQL, p.id, writes); err != nil {
 		return nil, err
 	}

@@ -18,10 +18,14 @@ import (
 
 	"sluice.example/sluice/internal/pgtx"
 	"sluice.example/sluice/internal/wait"
+	"sluice.example/sluice/pipeline"
 )
 
 // Handler answers GET /v1/books. Its zero value answers that the process is starting.
-type Handler struct{ source atomic.Pointer[source] }
+type Handler struct {
+	source atomic.Pointer[source]
+	id     pipeline.UUID
+}
 
 // source is where the two sides are read.
 type source struct {
@@ -57,8 +61,8 @@ func parseMark(text string) (m mark, err error) {
 }
 
 // Begin opens the books: both sides count from now on. The process side is read off the metrics in counters, and
-// tenants are named by their ids. writes is true for a process that stores events or decides: others then know that the
-// tables do not hold their part alone.
+// tenants are named by their ids. After an error it may be called again. writes is true for a process that stores events
+// or decides: others then know that the tables do not hold their part alone.
 func (h *Handler) Begin(ctx context.Context, counters prometheus.Gatherer, pool *pgxpool.Pool, tenants map[string]int32,
 	writes bool) error {
 	s := &source{counters: counters, pool: pool, names: map[int32]string{}}
@@ -66,7 +70,10 @@ func (h *Handler) Begin(ctx context.Context, counters prometheus.Gatherer, pool 
 		s.names[id] = name
 	}
 	var err error
-	if s.self, err = register(ctx, pool, writes); err != nil {
+	if h.id == (pipeline.UUID{}) {
+		h.id = pipeline.NewUUIDv4()
+	}
+	if s.self, err = register(ctx, pool, h.id, writes); err != nil {
 		return fmt.Errorf("books: %w", err)
 	}
 	if s.start, err = s.now(ctx); err != nil {
