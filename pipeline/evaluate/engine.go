@@ -85,6 +85,8 @@ type Engine struct {
 
 	tallyMu sync.Mutex
 	tallies map[string]*tally
+	// healths are of the goroutine in Report.
+	healths map[string]health
 
 	// stores: batches are decided here, so events are stored by this process.
 	stores atomic.Bool

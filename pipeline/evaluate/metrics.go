@@ -50,7 +50,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_evaluate_rules_reloads_total",
 			Help: "Times that the rules were read again, by result: ok, failed."}, []string{"result"}),
 		failing: newRuleGauge("pipeline_evaluate_rule_failing",
-			"1 for a rule that failed on most of the events of the last seconds; rule_status holds a sample error."),
+			"1 for a rule that failed on most of its latest events; rule_status holds a sample error."),
 		warned: map[[2]string]time.Time{},
 	}
 	reg.MustRegister(m.evaluated, m.decided, m.suppressed, m.errors, m.rules, m.reloadOK, m.reloads, m.failing.vec)
@@ -154,6 +154,11 @@ func (r *recorder) Committed() {
 			t.errors++
 			if f.Missing() {
 				t.missing++
+			}
+			if f.Kind == rules.FailedKey {
+				if t.noKey++; t.lastError != "" {
+					return // of what is the rule's fault more can be learned
+				}
 			}
 			t.lastError, t.lastErrorAt = clean(f.Kind+": "+f.Err.Error()+" (event "+f.Event.String()+")"), time.Now()
 		})

@@ -14,24 +14,53 @@ import (
 // tally is what a rule did since the last report.
 type tally struct {
 	evaluated, messages, duplicate, cooldown, capped, errors int64
-	// missing are the errors of events that lack a property.
-	missing     int64
-	lastError   string
-	lastErrorAt time.Time
-}
-
-// failing reports whether a rule failed on most of its events. Events that lack a property are not the rule's fault, as
-// long as there are others.
-func (t *tally) failing() bool {
-	wrong := t.errors - t.missing
-	return wrong >= failingEvents && wrong*2 >= t.evaluated || t.errors >= failingEvents && t.errors >= t.evaluated
+	// missing are the errors of events that lack a property, noKey those of events without a key or subject.
+	missing, noKey int64
+	lastError      string
+	lastErrorAt    time.Time
 }
 
 // reportEvery is how far rule_status may lag. A guess: short enough to see a bad rule within a minute.
 const reportEvery = 10 * time.Second
 
-// failingEvents is how many events a rule has to fail on between two reports to be called failing.
-const failingEvents = 5
+// health is how a rule fared lately. What happened counts less with each report in which the rule looked at something
+// since; nothing changes while it looks at nothing.
+type health struct {
+	hash string
+	// evaluated are events, errors those on which the rule failed, and wrong those of them that are the rule's fault.
+	evaluated, errors, wrong float64
+}
+
+const (
+	// failingEvents is on how many events a rule has to have failed lately to be called failing.
+	failingEvents = 5
+	// fading is what a report leaves of those before it. A guess: under steady traffic the last ten minutes count.
+	fading = 1 - 1.0/60
+)
+
+// after is the health after another tally. A rule that was edited begins anew.
+func (h health) after(r *rules.Rule, t *tally) health {
+	if h.hash != r.Hash {
+		h = health{hash: r.Hash}
+	}
+	if t.evaluated+t.errors == 0 {
+		return h
+	}
+	errors := t.errors - t.noKey
+	return health{
+		hash:      h.hash,
+		evaluated: h.evaluated*fading + float64(t.evaluated),
+		errors:    h.errors*fading + float64(errors),
+		wrong:     h.wrong*fading + float64(errors-t.missing),
+	}
+}
+
+// failing reports whether a rule failed on most of its events. Events that lack a property are not the rule's fault, as
+// long as there are others; events without a key are nobody's.
+func (h health) failing() bool {
+	return h.wrong >= failingEvents && h.wrong*2 >= h.evaluated ||
+		h.errors >= failingEvents && h.errors >= h.evaluated
+}
 
 // tally adds what was committed.
 func (e *Engine) tally(of *rules.Rule, add func(*tally)) {
@@ -82,7 +111,9 @@ status as (
 	from said order by rule_id
 	on conflict (rule_id) do update set hash = excluded.hash, kind = excluded.kind, state = excluded.state,
 		owner = excluded.owner,
-		response = excluded.response, seen_at = excluded.seen_at, failing_at = coalesce(excluded.failing_at, s.failing_at),
+		response = excluded.response, seen_at = excluded.seen_at, 
+		failing_at = case when s.hash = excluded.hash then coalesce(excluded.failing_at, s.failing_at)
+			else excluded.failing_at end,
 		last_error = coalesce(excluded.last_error, s.last_error),
 		last_error_at = coalesce(excluded.last_error_at, s.last_error_at))
 insert into rule_hours as h (rule_id, hour, evaluated, messages, duplicate, cooldown, cap, errors)
@@ -107,12 +138,14 @@ func (e *Engine) report(ctx context.Context, db *pgxpool.Pool) error {
 	e.tallies = map[string]*tally{}
 	e.tallyMu.Unlock()
 	var c statusColumns
+	healths := make(map[string]health, len(set.Rules()))
 	for _, r := range set.Rules() {
 		t := tallies[r.Name]
 		if t == nil {
 			t = &tally{}
 		}
-		failing := t.failing()
+		healths[r.Name] = e.healths[r.Name].after(r, t)
+		failing := healths[r.Name].failing()
 		if failing {
 			e.metrics.failing.set(r, 1)
 		} else {
@@ -126,6 +159,7 @@ func (e *Engine) report(ctx context.Context, db *pgxpool.Pool) error {
 		e.putBack(tallies)
 		return fmt.Errorf("evaluate: report on %d rules: %w", len(c.names), err)
 	}
+	e.healths = healths
 	return nil
 }
 
@@ -178,6 +212,7 @@ func (e *Engine) putBack(old map[string]*tally) {
 		t.capped += o.capped
 		t.errors += o.errors
 		t.missing += o.missing
+		t.noKey += o.noKey
 		if t.lastError == "" {
 			t.lastError, t.lastErrorAt = o.lastError, o.lastErrorAt
 		}

@@ -31,8 +31,8 @@ func TestAFailingRuleIsSeen(t *testing.T) {
 		left(last_error, 30), h.evaluated, h.messages, h.errors)
 		from rule_status s left join rule_hours h using (rule_id) order by 1`),
 		"t/bad active me t expression: no such key: a (ev 200 0 200", "t/good active me f 200 200 0")
-	if got := counted(t, reg, "pipeline_evaluate_rule_failing", "t/bad"); got != 0 {
-		t.Errorf("still failing after a report without events: %v", got)
+	if got := counted(t, reg, "pipeline_evaluate_rule_failing", "t/bad"); got != 1 {
+		t.Errorf("failing is %v after a report without events, which tell of no repair", got)
 	}
 	mustCommit(t, db, e, events...)
 	if err := e.report(t.Context(), db); err != nil {
@@ -41,6 +41,55 @@ func TestAFailingRuleIsSeen(t *testing.T) {
 	if bad, good := counted(t, reg, "pipeline_evaluate_rule_failing", "t/bad"),
 		counted(t, reg, "pipeline_evaluate_rule_failing", "t/good"); bad != 1 || good != 0 {
 		t.Errorf("failing: bad %v, good %v; want 1 and 0", bad, good)
+	}
+}
+
+// TestFailingIsAShareOfTheLatestEvents, however slowly they come: a rule is failing while it fails on most of what it
+// looks at, until it is edited or does better, and events without a key are not its fault.
+func TestFailingIsAShareOfTheLatestEvents(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	text := func(match string) string {
+		return "version: 1\nruleset: t\nrules:\n" + oneRule("r", "match: "+match) +
+			"  - {id: wait, kind: absence, owner: me, response: r.md, trigger: {on: x}, cancel: {on: y}, within: 1h, " +
+			"send_to: crm, key: event.session_id}\n"
+	}
+	e, reg := engineWith(t, load(t, text("event.properties.a > 1")), nil)
+	look := func(reports, good, bad int, want float64) {
+		t.Helper()
+		for range reports {
+			var events []pipeline.Event
+			for range good {
+				events = append(events, event("x", "u", `{"a": 2}`))
+			}
+			for range bad {
+				events = append(events, event("x", "u", `{"a": "text"}`))
+			}
+			if len(events) > 0 {
+				mustCommit(t, db, e, events...)
+			}
+			if err := e.report(t.Context(), db); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := counted(t, reg, "pipeline_evaluate_rule_failing", "t/r"); got != want {
+			t.Errorf("after %d reports with %d good and %d bad events: failing is %v, want %v", reports, good, bad, got, want)
+		}
+	}
+	look(4, 0, 1, 0)
+	look(2, 0, 1, 1) // six in a row, one a report
+	look(20, 0, 0, 1)
+	look(1, 30, 0, 0)
+	look(3, 30, 5, 0) // a small share
+	look(1, 0, 500, 1)
+	e.Use(load(t, text("event.properties.a == 2")))
+	look(1, 1, 0, 0)
+	wantRows(t, query(t, db, `select 'failing' from rule_status where failing_at is not null`))
+	if got := counted(t, reg, "pipeline_evaluate_rule_failing", "t/wait"); got != 0 {
+		t.Errorf("a rule is failing, since no event had its key: %v", got)
+	}
+	if got := counted(t, reg, "pipeline_evaluate_rule_errors_total", "no-key", "t/wait"); got == 0 {
+		t.Errorf("events without a key are not counted")
 	}
 }
 
