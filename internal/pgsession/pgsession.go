@@ -10,6 +10,7 @@ package pgsession
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,7 +74,7 @@ func Configure(cfg *pgx.ConnConfig) {
 		if before != nil && !before(conn, err) {
 			return false
 		}
-		return !kept(err.Code)
+		return conn.CustomData()[keepKey] != nil || !kept(err.Code)
 	}
 	cfg.OnNotice = noting(cfg.OnNotice)
 }
@@ -118,6 +119,24 @@ func kept(sqlstate string) bool {
 		return true
 	}
 	return false
+}
+
+// Keep lets a session outlive any error, for who looks for the row that raises it. Close the session afterwards.
+func Keep(conn *pgx.Conn) { conn.PgConn().CustomData()[keepKey] = true }
+
+const keepKey = "sluice: keep whatever it raises"
+
+// ofPostgres are the classes of PostgreSQL's own errors that can be about anything: a privilege, a missing table, a
+// setting, a fault of the server.
+var ofPostgres = []string{
+	"00", "01", "02", "03", "08", "09", "0A", "0B", "0F", "0L", "0P", "0Z", "24", "25", "26", "27", "28", "2B", "2D",
+	"34", "3B", "3D", "3F", "40", "42", "53", "55", "57", "58", "72", "F0", "XX",
+}
+
+// AboutData reports whether an error can only be about the data of a statement: data, a constraint, a limit, or what
+// somebody's trigger or function raises, with a code of its own as well.
+func AboutData(sqlstate string) bool {
+	return len(sqlstate) == 5 && !slices.Contains(ofPostgres, sqlstate[:2])
 }
 
 // enough is the shortest bound on statements and locks that lets everything but making counts anew run to its end. A

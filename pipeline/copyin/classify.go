@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"sluice.example/sluice/internal/pgsession"
 )
 
 // step is where in a transaction an error came up. The same SQLSTATE means different things at different steps.
@@ -65,11 +67,19 @@ const (
 	causeRecord        cause = "record"  // two batches made the same decision at once: the repeat sees the other's
 	// The COMMIT whose answer was lost had not taken place.
 	causeInDoubt cause = "in-doubt"
+	// causeCommit: something deferred to COMMIT raised an error; the repeat runs it before.
+	causeCommit cause = "commit"
 )
+
+// passes reports whether what the database raised usually passes by itself.
+func (c cause) passes() bool {
+	return c == causeDeadlock || c == causeSerialization || c == causeLock || c == causeTimeout
+}
 
 // retried are the causes that pipeline_copyin_retries_total counts.
 var retried = []cause{
 	causeSession, causeDeadlock, causeSerialization, causeLock, causeTimeout, causeConnection, causeRecord, causeInDoubt,
+	causeCommit,
 }
 
 func classify(err error) cause {
@@ -112,10 +122,9 @@ func classify(err error) cause {
 	switch pgErr.Code[:min(2, len(pgErr.Code))] {
 	case "08", "53", "57", "58": // connection, resources, operator intervention, operating system
 		return causeConnection
-	case "22", "23", "44", "54", "P0": // data, constraint, view check, limit, raised by a trigger
-		if at.at == atCopy {
-			return causePoison
-		}
+	}
+	if at.at == atCopy && pgsession.AboutData(pgErr.Code) {
+		return causePoison
 	}
 	return causePermanent
 }

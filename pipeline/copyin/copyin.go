@@ -40,13 +40,14 @@ type Recorder interface {
 
 // Writer is safe for concurrent use. It starts no goroutine.
 type Writer struct {
-	cfg    Config
-	pool   *pgxpool.Pool
-	decide DecideFunc
-	m      *Metrics
-	log    *slog.Logger
-	recent *recent
-	misses misses
+	cfg     Config
+	pool    *pgxpool.Pool
+	decide  DecideFunc
+	m       *Metrics
+	log     *slog.Logger
+	recent  *recent
+	misses  misses
+	control control
 
 	lookupFirst    float64
 	attemptTimeout time.Duration

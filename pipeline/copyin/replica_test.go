@@ -82,9 +82,9 @@ func TestCommitWaitsForTheStandby(t *testing.T) {
 		if got := <-out; got.err != nil || outcomes(got.verdicts) != "sss" {
 			t.Errorf("%s: Write = %s, %v; want sss", way, outcomes(got.verdicts), got.err)
 		}
-		if err := writers[way].Trouble(); err != nil {
-			t.Errorf("%s: Trouble = %v after the standby is back", way, err)
-		}
+		pgtest.Eventually(t, way+": no trouble once the standby is back", func() bool {
+			return writers[way].Trouble() == nil
+		})
 	}
 	checkRows(t, r.Standby, 9)
 }

@@ -196,51 +196,6 @@ func (b *batch) markDuplicates(of []int32) func(pgx.Rows) error {
 	}
 }
 
-// isolateSQL is one round trip for a COPY that may fail without ending the transaction.
-const isolateSQL = "savepoint isolate; " + copySQL + "; release savepoint isolate"
-
-const undoSQL = `rollback to savepoint isolate`
-
-// copyIsolating copies what can be stored and finds what can't. Where the error names a row, that row is rejected and
-// the rest goes on: two COPYs for each bad row, of which the failing one ends at that row. Where it names none, halves
-// are tried: at most 2·log2(n)+1 COPYs for one bad row among n. All of it is one transaction, so that nothing good is
-// stored twice or waits for another round. The rows stay in their order.
-func (w *Writer) copyIsolating(ctx context.Context, tx pgx.Tx, b *batch, positions []int32, m mode) error {
-	for len(positions) > 0 {
-		err := copyRows(ctx, tx, b, positions, isolateSQL)
-		if err == nil {
-			return nil
-		}
-		c := classify(&stepError{at: atCopy, err: err})
-		switch {
-		case c == causePoison:
-		case c == causeConflict && m.conflictIsPoison:
-		case c == causePartition && m.partitionIsPoison:
-		default:
-			return err
-		}
-		w.m.isolations.Inc()
-		if _, err := tx.Exec(ctx, undoSQL); err != nil {
-			return err
-		}
-		row, column, named := copyLine(err, len(positions))
-		if named || len(positions) == 1 {
-			b.reject(positions[row], rejectionOf(err, column))
-			if err := w.copyIsolating(ctx, tx, b, positions[:row], m); err != nil {
-				return err
-			}
-			positions = positions[row+1:]
-			continue
-		}
-		half := len(positions) / 2
-		if err := w.copyIsolating(ctx, tx, b, positions[:half], m); err != nil {
-			return err
-		}
-		positions = positions[half:]
-	}
-	return nil
-}
-
 const quarantineSQL = `
 insert into quarantine (tenant_id, event_id, occurred_at, event, sqlstate, reason)
 select * from unnest($1::integer[], $2::uuid[], $3::timestamptz[], $4::bytea[], $5::text[], $6::text[])

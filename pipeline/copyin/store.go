@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
+	"sluice.example/sluice/internal/pgsession"
 	"sluice.example/sluice/internal/wait"
 )
 
@@ -20,6 +22,12 @@ type mode struct {
 	conflictIsPoison bool
 	// partitionIsPoison: the day of a row has no partition, and none can be made.
 	partitionIsPoison bool
+	// anyIsPoison: an error that may be about anything came back on a new session.
+	anyIsPoison bool
+	// passingIsPoison: an error that usually passes did not.
+	passingIsPoison bool
+	// immediate: COMMIT failed. What is deferred to it runs before.
+	immediate bool
 }
 
 // How a batch begins, in the metrics.
@@ -40,11 +48,11 @@ func (w *Writer) store(ctx, stop context.Context, b *batch, recorder Recorder) e
 	case len(b.suspects) > 0:
 		path = pathSuspects
 	}
-	conflicted, renewed, unmade := false, false, 0
+	conflicted, renewed, unmade, raised := false, false, 0, 0
 	rest := firstPause
 	var last error // of the attempt before
 	for {
-		known := b.duplicates
+		known, start := b.duplicates, time.Now()
 		err := w.attempt(ctx, stop, b, recorder, m)
 		if doubt, ok := errors.AsType[*inDoubt](err); ok {
 			committed, unknown := w.lookUpCommit(ctx, stop, b, doubt)
@@ -60,13 +68,24 @@ func (w *Writer) store(ctx, stop context.Context, b *batch, recorder Recorder) e
 		if err == nil {
 			w.m.batches.WithLabelValues(path).Inc()
 			w.misses.note(b.missed)
+			w.control.keep(b)
 			return nil
 		}
 		if ctx.Err() != nil {
 			return errors.Join(err, last)
 		}
 		last = err
-		switch c := classify(err); c {
+		if _, certain := errors.AsType[*fault](err); certain {
+			return err
+		}
+		c := classify(err)
+		if raisedAtCommit(err) && !m.immediate {
+			// By something deferred: it is asked for earlier, where it shows what it is about.
+			m.immediate = true
+			w.m.retries.WithLabelValues(string(causeCommit)).Inc()
+			continue
+		}
+		switch c {
 		case causeConflict:
 			w.m.conflicts.Inc()
 			if conflicted && m.lookup && b.duplicates == known {
@@ -101,20 +120,44 @@ func (w *Writer) store(ctx, stop context.Context, b *batch, recorder Recorder) e
 			continue
 		case causePermanent:
 			// Its session was closed where the error may be one that only old sessions have. Then all are old.
-			if at, ok := errors.AsType[*stepError](err); !ok || !at.closed || renewed {
+			at, ok := errors.AsType[*stepError](err)
+			switch {
+			case ok && at.closed && !renewed:
+				renewed = true
+				w.pool.Reset()
+				w.m.retries.WithLabelValues(string(causeSession)).Inc()
+			case ok && at.at == atCopy && !m.anyIsPoison:
+				m.isolate, m.anyIsPoison = true, true
+			default:
 				return &fault{err}
 			}
-			renewed = true
-			w.pool.Reset()
-			w.m.retries.WithLabelValues(string(causeSession)).Inc()
 			continue
 		default:
 			w.m.retries.WithLabelValues(string(c)).Inc()
+			if w.quick(start) && (c.passes() || raisedByARow(err)) {
+				if raised++; raised >= batchTries {
+					m.isolate, m.passingIsPoison, m.anyIsPoison = true, true, m.anyIsPoison || !c.passes()
+				}
+			}
 		}
 		if ended := pause(ctx, &rest); ended != nil {
 			return errors.Join(ended, err)
 		}
 	}
+}
+
+// raisedAtCommit reports whether PostgreSQL answered COMMIT with an error about what the transaction did.
+func raisedAtCommit(err error) bool {
+	at, ok := errors.AsType[*stepError](err)
+	said, answered := errors.AsType[*pgconn.PgError](err)
+	return ok && answered && at.at == atCommit && said.SeverityUnlocalized == "ERROR"
+}
+
+// raisedByARow reports whether COPY failed as by an outage, and the session lives: a trigger may have raised it.
+func raisedByARow(err error) bool {
+	at, ok := errors.AsType[*stepError](err)
+	said, answered := errors.AsType[*pgconn.PgError](err)
+	return ok && answered && at.at == atCopy && !at.closed && said.SeverityUnlocalized == "ERROR" && said.Code != "25006"
 }
 
 // partitionTries is how often a day is asked for whose table is not a partition: retention has detached it and will
@@ -149,6 +192,10 @@ func (w *Writer) attempt(ctx, stop context.Context, b *batch, recorder Recorder,
 		return &stepError{at: atConnect, err: err}
 	}
 	defer conn.Release()
+	if m.anyIsPoison {
+		pgsession.Keep(conn.Conn())
+		defer closeNow(conn.Conn())
+	}
 	if b.straight(m, recorder) {
 		return w.goStraight(ctx, stop, conn.Conn(), b)
 	}
@@ -164,6 +211,11 @@ func (w *Writer) attempt(ctx, stop context.Context, b *batch, recorder Recorder,
 			rollback(ctx, tx)
 		}
 	}()
+	if m.immediate {
+		if _, err := tx.Exec(ctx, immediateSQL); err != nil {
+			return fail(atBegin, err)
+		}
+	}
 	if len(b.timeless) > 0 {
 		if err := lockIDs(ctx, tx, b); err != nil {
 			return fail(atLock, err)

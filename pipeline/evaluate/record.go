@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"sluice.example/sluice/internal/pgsession"
 	"sluice.example/sluice/pipeline/rules"
 )
 
@@ -145,10 +145,13 @@ func (r *recorder) distinct(matches []rules.Match) []rules.Match {
 	})
 }
 
-// dataError reports whether PostgreSQL refused the data itself: it will refuse it again.
+// uniqueViolation: another node made the same decision just now, and the batch is repeated.
+const uniqueViolation = "23505"
+
+// dataError reports whether PostgreSQL, or somebody's trigger, refused the data itself: it will refuse it again.
 func dataError(err error) bool {
 	var pg *pgconn.PgError
-	return errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "54"))
+	return errors.As(err, &pg) && pg.Code != uniqueViolation && pgsession.AboutData(pg.Code)
 }
 
 // count adds what became of the matches to the outcome.

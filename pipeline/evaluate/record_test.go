@@ -407,6 +407,33 @@ func TestOneDecisionThatPostgreSQLRefuses(t *testing.T) {
 		where reason <> '' and tenant_id = 1 order by event_id`), want...)
 }
 
+// A trigger on outbox that refuses one message costs that message, whatever code it raises of its own.
+func TestOneMessageThatATriggerRefuses(t *testing.T) {
+	t.Parallel()
+	for _, code := range []string{"P0001", "45000", "SL001", "23514"} {
+		db := pgtest.New(t)
+		text := "version: 1\nruleset: t\nrules:\n" + oneRule("r", "payload: event.user_id")
+		e, reg := engineWith(t, load(t, text), nil)
+		query(t, db, fmt.Sprintf(`create function refuse() returns trigger language plpgsql as $$
+begin
+    if new.payload = '"u3"' then raise exception 'not this one' using errcode = '%s'; end if;
+    return new;
+end $$`, code))
+		query(t, db, `create trigger refuse before insert on outbox for each row execute function refuse()`)
+		var events []pipeline.Event
+		for i := range 10 {
+			events = append(events, event("x", fmt.Sprint("u", i), ""))
+		}
+		mustCommit(t, db, e, events...)
+		if got := countRows(t, db, `select count(*) from outbox where rule_id = 't/r'`); got != 9 {
+			t.Errorf("%s: %d messages, want 9", code, got)
+		}
+		if got := counted(t, reg, "pipeline_evaluate_rule_errors_total", "refused", "t/r"); got != 1 {
+			t.Errorf("%s: %v refused, want 1", code, got)
+		}
+	}
+}
+
 // TestDecisionsCommitWithTheBatch: a rollback leaves nothing, and the same events decide again.
 func TestDecisionsCommitWithTheBatch(t *testing.T) {
 	t.Parallel()
