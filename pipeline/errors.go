@@ -34,3 +34,23 @@ func (e *Overloaded) Error() string {
 
 // Is makes errors.Is(err, ErrOverloaded) true.
 func (e *Overloaded) Is(target error) bool { return target == ErrOverloaded }
+
+// Away is the ErrUnavailable of requests while the database is known to be away.
+type Away struct {
+	// RetryAfter is when to come back. It is random, so that those who are refused together come back apart.
+	RetryAfter time.Duration
+	// Err is why the outcome of events is not known; nil where they were refused at once and nothing was taken.
+	Err error
+}
+
+func (e *Away) Error() string {
+	if e.Err != nil {
+		return e.Err.Error()
+	}
+	return fmt.Sprintf("%v for a while: retry in %s", ErrUnavailable, e.RetryAfter)
+}
+
+// Is makes errors.Is(err, ErrUnavailable) true.
+func (e *Away) Is(target error) bool { return target == ErrUnavailable }
+
+func (e *Away) Unwrap() error { return e.Err }

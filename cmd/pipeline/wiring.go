@@ -156,6 +156,8 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 		cfg.buffer.DrainTimeout = cfg.drainTimeout * 2 / 3
 		if p.buffer, err = buffer.New(cfg.buffer, writer.Write, buffer.NewMetrics(reg, tenants...)); err != nil {
 			failed(err)
+		} else if writer != nil {
+			p.buffer.RefuseWhile(writer.Away)
 		}
 		p.usage = func() buffer.Usage {
 			return buffer.Usage{Commit: writer.Committing(), CPU: processCPU(), Cores: runtime.GOMAXPROCS(0)}

@@ -27,6 +27,7 @@ type Buffer struct {
 	cfg   Config
 	write WriteFunc
 	m     *Metrics
+	away  func() (first, last time.Time) // nil: not known
 
 	// nudge wakes writers. It holds one token for each, so that a full channel means that all will look anyway.
 	nudge chan struct{}
@@ -71,7 +72,7 @@ func New(cfg Config, write WriteFunc, m *Metrics) (*Buffer, error) {
 }
 
 // Add hands events over and waits for the outcome of their batch. It keeps the slice. The verdict at i belongs to
-// events[i]. Errors: Overloaded and ErrClosed at once (nothing was taken), ErrUnavailable and ErrFault (the write
+// events[i]. Errors: Overloaded, Away and ErrClosed at once (nothing was taken), ErrUnavailable and ErrFault (the write
 // failed; repeating is harmless), and ctx.Err() when ctx ends first, in which case the events are written all the same.
 func (b *Buffer) Add(ctx context.Context, events []pipeline.Event) ([]pipeline.Verdict, error) {
 	if len(events) == 0 {
@@ -86,11 +87,11 @@ func (b *Buffer) Add(ctx context.Context, events []pipeline.Event) ([]pipeline.V
 	case <-in.done:
 		b.m.wait.Observe(seconds(start))
 		if in.err != nil {
-			return nil, in.err
+			return nil, b.comeBack(in.err)
 		}
 		return in.verdicts[at : at+len(events) : at+len(events)], nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, b.comeBack(ctx.Err())
 	}
 }
 
@@ -111,11 +112,14 @@ func (b *Buffer) Fill() float64 {
 	return float64(b.used) / float64(b.cfg.MaxBytes)
 }
 
-// Room returns the error that Add would return now for about this many bytes. It reserves nothing. With it a caller
+// Room returns the error that Add would return now for about this many bytes: Overloaded or Away. It reserves nothing. With it a caller
 // need not make events of what will not fit. An empty buffer leaves the decision to Add.
 func (b *Buffer) Room(bytes int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err := b.awayLocked(time.Now()); err != nil {
+		return err
+	}
 	if b.used == 0 || b.used+bytes <= b.cfg.MaxBytes {
 		return nil
 	}
@@ -138,6 +142,11 @@ func (b *Buffer) admit(r request, now time.Time) (in *batch, at int, err error) 
 	defer b.mu.Unlock()
 	if b.closed {
 		return nil, 0, pipeline.ErrClosed
+	}
+	if !r.async && b.away != nil {
+		if err := b.awayLocked(now); err != nil {
+			return nil, 0, err
+		}
 	}
 	if b.used+r.bytes > b.cfg.MaxBytes {
 		b.m.refused.Add(float64(len(r.events)))

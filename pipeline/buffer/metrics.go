@@ -75,7 +75,7 @@ func NewMetrics(reg prometheus.Registerer, tenants ...int32) *Metrics {
 		failed: counters("failed_events_total", "tenant",
 			"Events admitted whose batch could not be written; the client got an error."),
 		limited: gauges("limited_by", "by", "1 for what limits the rate now, 0 for the others: "+
-			"commit, cpu (this process's, or PostgreSQL's), clients."),
+			"commit, cpu (this process's, or PostgreSQL's), clients, outage (no batch is written at all)."),
 		writers:   gauge("writers", "Batches that may be written at the same time (buffer.writers)."),
 		maxEvents: gauge("max_events", "Events that seal a batch (buffer.max-events)."),
 		maxWait: gauge("max_wait_seconds",
@@ -127,7 +127,7 @@ func (m *Metrics) took(b *batch) {
 func seconds(since time.Time) float64 { return time.Since(since).Seconds() }
 
 func (m *Metrics) limitedBy(now limit) {
-	for _, l := range []limit{byCommit, byCPU, byClients} {
+	for _, l := range []limit{byCommit, byCPU, byClients, byOutage} {
 		value := 0.0
 		if l == now {
 			value = 1

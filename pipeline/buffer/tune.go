@@ -48,6 +48,7 @@ func (b *Buffer) Tune(ctx context.Context, usage func() Usage, log *slog.Logger)
 			commit:  u.Commit - used.Commit,
 			cpu:     u.CPU - used.CPU,
 			cores:   u.Cores,
+			away:    b.outage(now) > 0,
 		}
 		at, used, did = now, u, w
 		if b.cfg.MaxWait == Auto {
@@ -119,6 +120,7 @@ const (
 	byCommit  limit = "commit"
 	byCPU     limit = "cpu"
 	byClients limit = "clients"
+	byOutage  limit = "outage" // no batch is written at all
 )
 
 // sample is what happened in one interval.
@@ -130,6 +132,7 @@ type sample struct {
 	commit  time.Duration
 	cpu     time.Duration
 	cores   int
+	away    bool // the database is known to be
 }
 
 // Guesses, far enough from both ends that noise does not move the verdict.
@@ -141,12 +144,16 @@ const (
 
 func (s sample) limit(writers int) limit {
 	switch {
+	case s.away:
+		return byOutage
 	case float64(s.cpu) >= cpuShare*float64(s.span)*float64(s.cores) && s.cores > 0:
 		return byCPU
 	case s.busyOf(writers) < busyShare:
 		return byClients
 	case s.commitOf() >= commitShare:
 		return byCommit
+	case s.batches == 0:
+		return byOutage
 	}
 	return byCPU
 }
@@ -166,6 +173,8 @@ func (s sample) commitOf() float64 {
 func (s sample) explain(l limit, writers int) string {
 	busy, commit := 100*s.busyOf(writers), 100*s.commitOf()
 	switch own := float64(s.cpu) / float64(s.span); {
+	case l == byOutage:
+		return "no batch is written: the database is away, or something holds a lock on events; see /readyz"
 	case l == byCommit:
 		return fmt.Sprintf("limited by commit: %d writers are busy %.0f %% of the time, %.0f %% of that in COMMIT; "+
 			"give PostgreSQL's write-ahead log faster storage, set its commit_delay, or raise buffer.writers",

@@ -26,7 +26,9 @@ func TestLimit(t *testing.T) {
 		{sample{span: s}, byClients, "clients"},
 		{sample{span: s, busy: s, commit: s, cores: 2}, byClients, "busy 50 %"},
 		{sample{span: s, busy: 2 * s, commit: 19 * s / 10, cores: 2}, byCommit, "95 % of that in COMMIT"},
-		{sample{span: s, busy: 2 * s, commit: s / 5, cpu: s / 2, cores: 2}, byCPU, "PostgreSQL"},
+		{sample{span: s, busy: 2 * s, batches: 9, commit: s / 5, cpu: s / 2, cores: 2}, byCPU, "PostgreSQL"},
+		{sample{span: s, busy: 2 * s, cores: 2}, byOutage, "no batch is written"},
+		{sample{span: s, cpu: 2 * s, cores: 2, away: true}, byOutage, "database is away"},
 		{sample{span: s, busy: s, cpu: 19 * s / 10, cores: 2}, byCPU, "1.9 of 2 cores"},
 		{sample{span: s, busy: 2 * s, commit: 2 * s, cpu: 19 * s / 10, cores: 2}, byCPU, "this process"},
 		{sample{span: s, busy: 2 * s, commit: 3 * s}, byCommit, "100 %"}, // a COMMIT that began in the interval before

@@ -48,6 +48,7 @@ type Writer struct {
 	recent  *recent
 	misses  misses
 	control control
+	outage  outage
 
 	lookupFirst    float64
 	attemptTimeout time.Duration

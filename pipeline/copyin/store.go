@@ -54,11 +54,13 @@ func (w *Writer) store(ctx, stop context.Context, b *batch, recorder Recorder) e
 	for {
 		known, start := b.duplicates, time.Now()
 		err := w.attempt(ctx, stop, b, recorder, m)
+		w.outage.note(err, time.Now())
 		if doubt, ok := errors.AsType[*inDoubt](err); ok {
 			committed, unknown := w.lookUpCommit(ctx, stop, b, doubt)
 			if unknown != nil {
 				return unknown
 			}
+			w.outage.note(nil, time.Now())
 			if !committed {
 				w.m.retries.WithLabelValues(string(causeInDoubt)).Inc()
 				continue

@@ -45,7 +45,7 @@ type Config struct {
 	// common load balancers, so that they close first.
 	IdleTimeout time.Duration
 	// AnswerTimeout is how long a request waits for the outcome of its events, and up to an eighth longer. Then the
-	// answer is 503 and the outcome is open. Default 30 s.
+	// answer is 503 and the outcome is open. Default 8 s: SDKs give up after 10 s.
 	AnswerTimeout time.Duration
 }
 
@@ -73,7 +73,7 @@ func DefaultConfig() Config {
 		Concurrency:     4096,
 		ReadTimeout:     30 * time.Second,
 		IdleTimeout:     75 * time.Second,
-		AnswerTimeout:   30 * time.Second,
+		AnswerTimeout:   8 * time.Second,
 	}
 }
 

@@ -97,7 +97,13 @@ func (s *Server) read(ctx exchange, who sender) (*body.Body, bool) {
 	// Before the body is read, so that a refusal costs little when it has to: its length stands for what its events
 	// weigh.
 	if !who.later && !ctx.shape.holds {
-		if err := s.buffer.Room(max(0, ctx.Request.Header.ContentLength())); err != nil {
+		err := s.buffer.Room(max(0, ctx.Request.Header.ContentLength()))
+		if errors.Is(err, pipeline.ErrUnavailable) {
+			if async, _ := preferences(&ctx.Request.Header); async {
+				err = nil // it waits in memory
+			}
+		}
+		if err != nil {
 			s.overloaded(ctx, who.tenant, err)
 			return nil, false
 		}

@@ -50,6 +50,7 @@ var causes = []string{causeType, causeMissing, causeUnknownField, causeDuplicate
 const (
 	refusedFull     = "full"
 	refusedDraining = "draining"
+	refusedAway     = "away"
 )
 
 // NewMetrics registers the metrics of one Server.
@@ -115,7 +116,7 @@ func (m *Metrics) begin(ids map[string]int32) {
 		for _, cause := range causes {
 			m.rejected.WithLabelValues(tenant, cause)
 		}
-		for _, cause := range []string{refusedFull, refusedDraining} {
+		for _, cause := range []string{refusedFull, refusedDraining, refusedAway} {
 			m.refused.WithLabelValues(tenant, cause)
 		}
 		m.limited.WithLabelValues(tenant)

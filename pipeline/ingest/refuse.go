@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
 	"time"
 
 	"sluice.example/sluice/pipeline"
@@ -15,15 +17,15 @@ func (s *Server) refuse(ctx exchange, tenant int32, err error, n int) {
 	if cause := refusedAs(err); cause != "" {
 		s.metrics.refusedEvents(tenant, cause, n)
 	}
+	s.overloaded(ctx, tenant, err)
+}
+
+// overloaded answers for events that there is no room for, or that nobody would store.
+func (s *Server) overloaded(ctx exchange, tenant int32, err error) {
 	if !errors.Is(err, pipeline.ErrOverloaded) {
 		s.unavailable(ctx, err)
 		return
 	}
-	s.overloaded(ctx, tenant, err)
-}
-
-// overloaded answers for events that there is no room for.
-func (s *Server) overloaded(ctx exchange, tenant int32, err error) {
 	s.metrics.overloaded.WithLabelValues(tenantLabel(tenant)).Inc()
 	wait := time.Second
 	if full := (*pipeline.Overloaded)(nil); errors.As(err, &full) {
@@ -34,18 +36,40 @@ func (s *Server) overloaded(ctx exchange, tenant int32, err error) {
 		"more events come in than the database stores; nothing of this request was taken, send it again", -1)
 }
 
+// crowded answers for a request that there is no place for.
+func (s *Server) crowded(ctx exchange) {
+	err := s.buffer.Room(math.MaxInt / 2)
+	if errors.Is(err, pipeline.ErrUnavailable) {
+		s.unavailable(ctx, err)
+		return
+	}
+	wait := time.Second
+	if full := (*pipeline.Overloaded)(nil); errors.As(err, &full) {
+		wait = full.RetryAfter
+	}
+	retryAfter(ctx, wait)
+	problem(ctx, 429, "overloaded",
+		fmt.Sprintf("%d requests are being answered (ingest.concurrency)", s.cfg.Concurrency), -1)
+}
+
 // unavailable answers 503, or 500 after a fault. The events may or may not be stored; after ErrClosed and ErrFault they
 // are not.
 func (s *Server) unavailable(ctx exchange, err error) {
 	const again = "send the request again: events that carry an event_id are stored once however often they come"
 	retryAfter(ctx, time.Second)
+	away := (*pipeline.Away)(nil)
+	if errors.As(err, &away) {
+		ctx.Response.Header.Set("Retry-After", strconv.Itoa(int(away.RetryAfter/time.Second)))
+	}
 	switch {
+	case away != nil && away.Err == nil:
+		problem(ctx, 503, "unavailable", "the database is away, and nothing was taken; send the request again", -1)
 	case errors.Is(err, pipeline.ErrClosed):
 		ctx.SetConnectionClose()
 		problem(ctx, 503, "draining", "the server is shutting down and took nothing; send the request again", -1)
 	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, pipeline.ErrUnavailable): // ours
 		problem(ctx, 503, "outcome-unknown",
-			fmt.Sprintf("the outcome was not known within %s (ingest.answer-timeout); %s", s.cfg.AnswerTimeout, again), -1)
+			fmt.Sprintf("the outcome was not known within %s; %s", s.cfg.AnswerTimeout, again), -1)
 	case errors.Is(err, pipeline.ErrFault):
 		problem(ctx, 500, "cannot-store", "a fault on this server keeps events from being stored; its operator finds "+
 			"the reason in the log and at /readyz. When it is repaired, "+again, -1)
@@ -86,6 +110,9 @@ func refusedAs(err error) string {
 		return refusedFull
 	case errors.Is(err, pipeline.ErrClosed):
 		return refusedDraining
+	}
+	if away, ok := errors.AsType[*pipeline.Away](err); ok && away.Err == nil {
+		return refusedAway
 	}
 	return ""
 }

@@ -2,10 +2,8 @@ package ingest
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"net"
-	"time"
 
 	"github.com/valyala/fasthttp"
 
@@ -83,9 +81,7 @@ func (s *Server) route(request *fasthttp.RequestCtx) {
 	case s.draining.Load():
 		s.unavailable(ctx, pipeline.ErrClosed)
 	case s.inFlight.Load() > int64(s.cfg.Concurrency):
-		retryAfter(ctx, time.Second)
-		problem(ctx, 429, "overloaded",
-			fmt.Sprintf("%d requests are being answered (ingest.concurrency)", s.cfg.Concurrency), -1)
+		s.crowded(ctx)
 	case to.service == takesStream:
 		s.stream(ctx)
 	default:

@@ -38,6 +38,7 @@ type memory struct {
 
 	discard bool // keep nothing
 	full    bool // Room says so
+	away    bool // the same
 
 	asked int // the bytes that Room was asked for last
 }
@@ -48,6 +49,9 @@ func (m *memory) Room(bytes int) error {
 	m.asked = bytes
 	if m.full {
 		return &pipeline.Overloaded{RetryAfter: 7 * time.Second}
+	}
+	if m.away {
+		return &pipeline.Away{RetryAfter: 42 * time.Second}
 	}
 	return nil
 }
@@ -277,7 +281,7 @@ func TestSeriesAreThereAtZero(t *testing.T) {
 		}
 		n := len(set.IDs())
 		for metric, want := range map[string]int{
-			"received_events": n, "rejected_events": n * len(causes), "refused_events": n * 2, "overloaded_requests": n,
+			"received_events": n, "rejected_events": n * len(causes), "refused_events": n * 3, "overloaded_requests": n,
 			"rate_limited_requests": n, "requests": 15, "panics": 1,
 		} {
 			got, err := testutil.GatherAndCount(reg, "pipeline_ingest_"+metric+"_total")

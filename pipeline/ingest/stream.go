@@ -347,15 +347,16 @@ func (st *stream) write(events []pipeline.Event, d *decoder, size int) bool {
 	return true
 }
 
-// add waits for room as long as the client stays, which TCP then makes wait.
+// add waits for room as long as the client stays, which TCP then makes wait, and ingest.answer-timeout for a database
+// that is away.
 func (st *stream) add(events []pipeline.Event) ([]pipeline.Verdict, error) {
-	for {
+	for giveUp := time.Now().Add(st.s.cfg.AnswerTimeout); ; {
 		pause := st.s.limiters[st.tenant].Wait(time.Now())
 		if pause == 0 {
 			answer, cancel := context.WithTimeout(context.Background(), st.s.cfg.AnswerTimeout)
 			verdicts, err := st.s.buffer.Add(answer, events)
 			cancel()
-			if !errors.Is(err, pipeline.ErrOverloaded) {
+			if cause := refusedAs(err); cause != refusedFull && (cause != refusedAway || time.Now().After(giveUp)) {
 				return verdicts, err
 			}
 			pause = 100 * time.Millisecond
@@ -389,7 +390,7 @@ func (st *stream) fail(err error) {
 	case errors.Is(err, pipeline.ErrClosed) || st.s.drain.Err() != nil:
 		st.end(503, "draining", "the server is shutting down; send on from the event at index")
 	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, pipeline.ErrUnavailable): // ours
-		st.end(503, "outcome-unknown", fmt.Sprintf("the outcome was not known within %s (ingest.answer-timeout)%s",
+		st.end(503, "outcome-unknown", fmt.Sprintf("the outcome was not known within %s%s",
 			st.s.cfg.AnswerTimeout, again))
 	case errors.Is(err, pipeline.ErrFault):
 		st.end(500, "cannot-store", "a fault on this server keeps events from being stored; its operator finds the reason "+

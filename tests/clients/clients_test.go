@@ -50,6 +50,12 @@ func (b *trouble) Add(ctx context.Context, events []pipeline.Event) ([]pipeline.
 func start(t *testing.T, fails int64, err error) (url string, pool *pgxpool.Pool) {
 	t.Helper()
 	pool = pgtest.New(t)
+	return serve(t, pool, fails, err), pool
+}
+
+// serve runs the stages on a database.
+func serve(t *testing.T, pool *pgxpool.Pool, fails int64, err error) (url string) {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	reg := prometheus.NewRegistry()
 	must := func(err error) {
@@ -62,6 +68,7 @@ func start(t *testing.T, fails int64, err error) (url string, pool *pgxpool.Pool
 	must(werr)
 	buf, berr := buffer.New(buffer.DefaultConfig(), w.Write, buffer.NewMetrics(reg))
 	must(berr)
+	buf.RefuseWhile(w.Away)
 	front := &trouble{Buffer: buf, err: err}
 	front.left.Store(fails)
 	cfg := ingest.DefaultConfig()
@@ -91,7 +98,7 @@ func start(t *testing.T, fails int64, err error) (url string, pool *pgxpool.Pool
 		stopWriting()
 		running.Wait()
 	})
-	return "http://" + ln.Addr().String(), pool
+	return "http://" + ln.Addr().String()
 }
 
 // cutting forwards requests, and ends the connection in place of the answers for which cut returns true: the events are
