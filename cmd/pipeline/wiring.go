@@ -117,7 +117,12 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 	}
 	p.notifier = claim.NewNotifier(db.query, claim.NewNotifierMetrics(reg), log)
 	if p.queue != nil {
-		p.queue.OnPassed(p.notifier.Notify)
+		p.queue.OnPassed(func(skipped bool) {
+			if skipped {
+				p.dispatcher.Nudge()
+			}
+			p.notifier.Notify()
+		})
 	}
 	nudge := func(int) {
 		if p.dispatcher != nil {

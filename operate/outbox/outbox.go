@@ -93,6 +93,8 @@ func state(r claim.Row) string {
 		return r.Status + ", due; its last worker gave no result"
 	case r.Due:
 		return r.Status + ", due"
+	case r.BehindSince != nil:
+		return r.Status + ", waits for one before it of its subject"
 	case r.FinishedAt == nil && (r.Status == "pending" || r.Status == "failed"):
 		return r.Status + ", due at " + r.RunAfter.UTC().Format(time.RFC3339)
 	}

@@ -1,6 +1,10 @@
 package claim
 
-import "time"
+import (
+	"time"
+
+	"sluice.example/sluice/pipeline"
+)
 
 // cursor is where the claims for one destination begin. The walk along outbox_claimable passes every message finished
 // since the oldest snapshot that someone in the database holds: their entries can't be removed while it is held. So a
@@ -10,6 +14,10 @@ type cursor struct {
 	time   time.Time // (run_after, message_id) has to be beyond this
 	id     int64
 	fullAt time.Time // the next claim after this begins at the beginning
+
+	order        pipeline.Order // of the last claim
+	sweptTenant  int32          // the subject at which the last sweep ended
+	sweptSubject string
 }
 
 // fullEvery is the least time between two claims from the beginning, and fullShare the part of the time that they may

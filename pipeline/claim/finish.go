@@ -144,9 +144,7 @@ func (q *Queue) Finish(ctx context.Context, results []pipeline.Result) (late int
 		q.metrics.finished.WithLabelValues(r.Status).Add(float64(r.Messages))
 	}
 	q.metrics.lateWrites.Add(float64(late))
-	if q.passed != nil && slices.ContainsFunc(results, func(r pipeline.Result) bool { return r.Passes() }) {
-		q.passed()
-	}
+	q.passOn(ctx, results)
 	return late, nil
 }
 

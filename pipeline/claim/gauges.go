@@ -32,7 +32,7 @@ with recursive waiting as (
     union
     select destination, $1 from given_up where destination is not null
 )
-select known.destination, begun.due, begun.leased, later.scheduled, gone.dead, begun.oldest
+select known.destination, begun.due, begun.leased, later.scheduled, held_up.behind, gone.dead, begun.oldest
 from known
 cross join lateral (
     select count(*) filter (where locked_until is null or locked_until <= now()) as due,
@@ -51,10 +51,20 @@ cross join lateral (
     from (
         select from outbox
         where destination = known.destination and status in ('pending', 'failed') and run_after > now()
+            and run_after < ` + never + `
         order by run_after, message_id
         limit known.most
     ) oldest_first
 ) later
+cross join lateral (
+    select count(*) as behind
+    from (
+        select from outbox
+        where destination = known.destination and status in ('pending', 'failed') and run_after = ` + never + `
+        order by run_after, message_id
+        limit known.most
+    ) oldest_first
+) held_up
 cross join lateral (
     select count(*) as dead
     from (
@@ -104,9 +114,9 @@ func (q *Queue) Run(ctx context.Context) error {
 
 // backlog is what waits for one destination. Oldest is in seconds.
 type backlog struct {
-	Destination                  string
-	Due, Leased, Scheduled, Dead int64
-	Oldest                       float64
+	Destination                          string
+	Due, Leased, Scheduled, Behind, Dead int64
+	Oldest                               float64
 }
 
 func (q *Queue) count(ctx context.Context) error {

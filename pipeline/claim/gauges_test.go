@@ -203,7 +203,7 @@ func TestSeriesOfDestinations(t *testing.T) {
 	series("crm 3 gone 7 mail 0 ")
 	m.backlog([]backlog{{Destination: "mail", Due: 1}})
 	series("crm 0 mail 1 ")
-	for name, want := range map[string]int{"finished": 4, "errors": 5, "leases": 2} {
+	for name, want := range map[string]int{"finished": 4, "errors": 6, "leases": 2} {
 		c := map[string]*prometheus.CounterVec{"finished": m.finished, "errors": m.errors, "leases": m.leases}[name]
 		if got := testutil.CollectAndCount(c); got != want {
 			t.Errorf("%s has %d series from the start; want %d", name, got, want)

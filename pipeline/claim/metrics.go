@@ -13,9 +13,9 @@ type Metrics struct {
 	claimSeconds, finishSeconds                                     prometheus.Histogram
 	errors                                                          *prometheus.CounterVec
 
-	due, leased, scheduled, dead, oldestDue *prometheus.GaugeVec
-	counted                                 prometheus.Gauge
-	oldest                                  *prometheus.GaugeVec // without labels; absent where it is not known
+	due, leased, scheduled, behind, dead, oldestDue *prometheus.GaugeVec
+	counted                                         prometheus.Gauge
+	oldest                                          *prometheus.GaugeVec // without labels; absent where it is not known
 
 	kept map[string]bool // destinations whose gauges stay
 	set  map[string]bool // destinations whose gauges are there
@@ -79,6 +79,9 @@ func NewMetrics(reg prometheus.Registerer, destinations ...string) *Metrics {
 		scheduled: gauges("scheduled_messages",
 			"Messages whose time has not come (retries, delays), at the last count; 10001 is more than 10000.",
 			"destination"),
+		behind: gauges("behind_messages",
+			"Messages that wait for one before them of their subject, at the last count; 10001 is more than 10000.",
+			"destination"),
 		dead: gauges("dead_messages", "Messages given up, at the last count; 10001 is more than 10000.", "destination"),
 		oldestDue: gauges("oldest_due_seconds",
 			"How long ago the oldest due message could first have been claimed, at the last count.", "destination"),
@@ -86,7 +89,7 @@ func NewMetrics(reg prometheus.Registerer, destinations ...string) *Metrics {
 	for _, status := range []pipeline.DeliveryStatus{pipeline.Sent, pipeline.Failed, pipeline.Dead, pipeline.Skipped} {
 		m.finished.WithLabelValues(string(status))
 	}
-	for _, statement := range []string{"claim", "begin", "finish", "extend", "count"} {
+	for _, statement := range []string{"claim", "begin", "finish", "pass", "extend", "count"} {
 		m.errors.WithLabelValues(statement)
 	}
 	for _, d := range destinations {
@@ -110,7 +113,7 @@ func (m *Metrics) backlog(counts []backlog) {
 			m.setBacklog(backlog{Destination: d})
 			continue
 		}
-		for _, g := range []*prometheus.GaugeVec{m.due, m.leased, m.scheduled, m.dead, m.oldestDue} {
+		for _, g := range []*prometheus.GaugeVec{m.due, m.leased, m.scheduled, m.behind, m.dead, m.oldestDue} {
 			g.DeleteLabelValues(d)
 		}
 	}
@@ -122,6 +125,7 @@ func (m *Metrics) setBacklog(b backlog) {
 	m.due.WithLabelValues(b.Destination).Set(float64(b.Due))
 	m.leased.WithLabelValues(b.Destination).Set(float64(b.Leased))
 	m.scheduled.WithLabelValues(b.Destination).Set(float64(b.Scheduled))
+	m.behind.WithLabelValues(b.Destination).Set(float64(b.Behind))
 	m.dead.WithLabelValues(b.Destination).Set(float64(b.Dead))
 	m.oldestDue.WithLabelValues(b.Destination).Set(b.Oldest)
 }

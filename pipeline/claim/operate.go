@@ -68,14 +68,15 @@ type Row struct {
 	LastError            string
 	RuleID, RuleHash     string
 	EventID              *pipeline.UUID
-	Due, Leased, Overdue bool // as of the database's clock; Overdue: a lease has run out without a result
+	BehindSince          *time.Time // when a claim saw that one before it, of its subject, has to end first; nil: none did
+	Due, Leased, Overdue bool       // as of the database's clock; Overdue: a lease has run out without a result
 }
 
 // rowSQL names its columns after the fields of Row.
 const rowSQL = `
 select message_id as id, tenant_id as tenant, type, subject_key, idempotency_key, destination, payload::text as payload,
     headers, rule_id is not null as rule, redrives, created_at, dedupe_key, status, attempts, lost_leases,
-    run_after, locked_until,
+    run_after, behind_since, locked_until,
     finished_at, coalesce(last_error, '') as last_error, coalesce(rule_id, '') as rule_id,
     coalesce(rule_hash, '') as rule_hash, event_id,
     status in ('pending', 'failed') and run_after <= now()
@@ -193,7 +194,7 @@ set status = case when status in ('pending', 'failed') then status else 'pending
     attempts = case when status in ('pending', 'failed') then attempts else 0 end,
     lost_leases = case when status in ('pending', 'failed') then lost_leases else 0 end,
     redrives = redrives + case when status in ('pending', 'failed') then 0 else 1 end,
-    run_after = now(), finished_at = null, locked_until = null, lease_token = null,
+    run_after = now(), behind_since = null, finished_at = null, locked_until = null, lease_token = null,
     attempt_started_at = null, attempt_seconds = null, attempt_http_status = null
 where message_id = any (array(select message_id from picked))
 returning message_id`
@@ -224,7 +225,7 @@ with picked as materialized (
     for update
 )
 update outbox
-set status = 'skipped', finished_at = now(), locked_until = null, lease_token = null,
+set status = 'skipped', finished_at = now(), behind_since = null, locked_until = null, lease_token = null,
     last_error = left('discarded by an operator' || coalesce('; before: ' || last_error, ''), 1000)
 where message_id = any (array(select message_id from picked))
 returning message_id`
@@ -253,7 +254,7 @@ func change(ctx context.Context, db DB, what, sql string, f Filter, after int64,
 		return step, fmt.Errorf("claim: %s: %w", what, err)
 	}
 	if len(ids) > 0 {
-		wakeAll(ctx, db)
+		wakeAll(ctx, db, ids)
 	}
 	step.Changed = len(ids)
 	switch {
@@ -270,9 +271,12 @@ func change(ctx context.Context, db DB, what, sql string, f Filter, after int64,
 	return step, nil
 }
 
-// wakeAll tells the workers of all nodes that messages became due: those that were retried, or those that waited for a
-// discarded one. It is a hint: where it fails, polling finds them.
-func wakeAll(ctx context.Context, db DB) {
+// wakeAll makes those due that waited for changed messages, and tells the workers of all nodes. Where it fails, sweeps
+// and polling find them. Which destinations a dead message holds up is for their workers to know, who look again.
+func wakeAll(ctx context.Context, db DB, changed []int64) {
+	if rows, err := db.Query(ctx, promoteNextSQL, pgx.QueryExecModeCacheDescribe, changed, []string{}); err == nil {
+		rows.Close()
+	}
 	if rows, err := db.Query(ctx, notifySQL, pgx.QueryExecModeCacheDescribe, channel, "operator"); err == nil {
 		rows.Close()
 	}

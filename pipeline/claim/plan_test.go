@@ -28,7 +28,6 @@ func TestPlans(t *testing.T) {
 			exec(t, pool, `analyze outbox`)
 		}
 		plan := explain(t, pool, claimSQL, []string{"crm", "sales"}, []int32{500, 500}, 60.0, pipeline.NewUUIDv4(),
-			[]int16{0, 1},
 			[]time.Time{{}, {}}, []int64{0, 0})
 		if !strings.Contains(plan, "Index Scan using outbox_claimable on outbox m ") ||
 			strings.Contains(plan, "Sort Key") || !strings.Contains(plan, "AND (ROW(run_after, message_id) > ROW(") ||

@@ -33,18 +33,20 @@ type Queue struct {
 
 	last atomic.Int64 // how many leases the last claim gave: room for the next one's
 
-	mu      sync.Mutex
-	cursors map[string]*cursor
+	mu       sync.Mutex
+	cursors  map[string]*cursor
+	unmarked time.Time // when unmark ran last
 
 	slots  slots // Run's alone
 	hidden bool  // some transactions can't be seen, and that is logged; Run's alone
 
-	passed func() // OnPassed's; nil: none
+	passed func(skipped bool) // OnPassed's; nil: none
 }
 
-// OnPassed has f called whenever the end of a message was recorded for which others may have waited: another node may
-// have room for them where this one has none. f must not block. Call it before the queue is used.
-func (q *Queue) OnPassed(f func()) { q.passed = f }
+// OnPassed has f called whenever the end of a message has made another one due: another node may have room for it where
+// this one has none. skipped says that the message was skipped before it came to this node's workers, so that they do
+// not know. f must not block. Call OnPassed before the queue is used.
+func (q *Queue) OnPassed(f func(skipped bool)) { q.passed = f }
 
 // New refuses a configuration with all its faults.
 func New(cfg Config, pool *pgxpool.Pool, metrics *Metrics, log *slog.Logger) (*Queue, error) {
@@ -70,27 +72,18 @@ func New(cfg Config, pool *pgxpool.Pool, metrics *Metrics, log *slog.Logger) (*Q
 // no row is given out twice. MATERIALIZED and the array keep the planner from anything but one walk and then one
 // lookup by primary key for each row found: it takes ten elements for the array's unknown length, where it would
 // estimate a join from the whole backlog. Where the walk begins is cursor's matter.
-// Where order is kept, a message waits for those before it, of the same subject, that are not final; outbox_order finds
-// them. Ids are given out before transactions commit, so the order is that of messages which the application itself
-// made one after the other.
 // The update touches no indexed column, so it is a HOT update: no index entry is written.
 const claimSQL = `
 with due as materialized (
     select o.message_id
-    from unnest($1::text[], $2::integer[], $5::smallint[], $6::timestamptz[], $7::bigint[])
-        as w (destination, room, keep_order, after_time, after_id)
+    from unnest($1::text[], $2::integer[], $5::timestamptz[], $6::bigint[])
+        as w (destination, room, after_time, after_id)
     cross join lateral (
         select message_id
         from outbox m
         where destination = w.destination and status in ('pending', 'failed') and run_after <= now()
             and (run_after, message_id) > (w.after_time, w.after_id)
             and (locked_until is null or locked_until <= now())
-            and (w.keep_order = 0 or not exists (
-                select from outbox before
-                where before.destination = m.destination and before.tenant_id = m.tenant_id
-                    and before.subject_key = m.subject_key
-                    and before.message_id < m.message_id and before.status in ('pending', 'failed', 'dead')
-                    and (before.status <> 'dead' or w.keep_order = 2)))
         order by run_after, message_id
         limit w.room
         for update skip locked
@@ -104,52 +97,61 @@ returning message_id, tenant_id, type, subject_key, idempotency_key, destination
     rule_id is not null, created_at, attempts + 1, redrives, lost_leases, run_after`
 
 // Claim leases at most want.Room due messages of each destination, in the order of message ids. It names a destination
-// once. Payloads that want.Bytes has no room for are not read; see pipeline.Lease.Unread. It returns as soon as they
-// are committed, or with the error, after which nothing is known to be leased: whatever is comes back by itself when
-// the lease ends.
-func (q *Queue) Claim(ctx context.Context, wants []pipeline.Want) ([]pipeline.Lease, error) {
-	if len(wants) == 0 {
-		return nil, nil
+// once. Those without an order share a statement; each of the others has its own. It returns as soon as they are
+// committed, or with the error, after which nothing is known to be leased: whatever is comes back by itself when the
+// lease ends. Payloads that want.Bytes has no room for are not read; see pipeline.Lease.Unread. Ids are given out before transactions commit, so the order of a subject is that of messages which the
+// application itself made one after the other.
+func (q *Queue) Claim(ctx context.Context, wants []pipeline.Want) (leases []pipeline.Lease, err error) {
+	free := slices.DeleteFunc(slices.Clone(wants), func(w pipeline.Want) bool { return w.Order != pipeline.Unordered })
+	if len(free) > 0 {
+		if leases, err = q.claimFree(ctx, free); err != nil {
+			return nil, err
+		}
 	}
-	wants = slices.Clone(wants)
+	for _, w := range wants {
+		if w.Order == pipeline.Unordered {
+			continue
+		}
+		more, err := q.claimOrdered(ctx, w)
+		if err != nil && len(leases) == 0 {
+			return nil, err
+		}
+		leases = append(leases, more...) // what others have leased is worth more than the error, which is counted
+	}
+	slices.SortFunc(leases, func(a, b pipeline.Lease) int { return cmp.Compare(a.ID, b.ID) })
+	return leases, nil
+}
+
+// claimFree is Claim for destinations without an order.
+func (q *Queue) claimFree(ctx context.Context, wants []pipeline.Want) ([]pipeline.Lease, error) {
 	slices.SortFunc(wants, func(a, b pipeline.Want) int { return cmp.Compare(a.Destination, b.Destination) })
 	destinations := make([]string, len(wants))
 	rooms := make([]int32, len(wants))
-	order := make([]int16, len(wants))
 	for i, w := range wants {
 		destinations[i] = w.Destination
 		rooms[i] = int32(w.Room)
-		order[i] = int16(w.Order)
 	}
 	ctx, cancel := context.WithTimeout(ctx, q.cfg.timeout())
 	defer cancel()
+	if q.unmarkNow() {
+		if err := q.unmark(ctx, destinations); err != nil {
+			return nil, err
+		}
+	}
 	token := pipeline.NewUUIDv4()
 	start := time.Now() // before the statement, so that Until errs on the early side
 	times, ids, full := q.starts(start, wants)
-	rows, err := q.pool.Query(ctx, claimSQL, q.mode, destinations, rooms, q.cfg.Lease.Seconds(), token, order, times,
-		ids)
+	rows, err := q.pool.Query(ctx, claimSQL, q.mode, destinations, rooms, q.cfg.Lease.Seconds(), token, times, ids)
 	if err != nil {
 		return nil, q.failed("claim", err)
 	}
 	taken, ends := map[string]int{}, map[string]end{}
-	budget := newBudget(wants)
+	r := reader{token: token, until: start.Add(q.cfg.Lease), budget: newBudget(wants)}
 	var l pipeline.Lease // what rows are scanned into, one after the other
 	scan := func(row pgx.CollectableRow) (pipeline.Lease, error) {
-		l = pipeline.Lease{Token: token, Until: start.Add(q.cfg.Lease)}
-		raw := row.RawValues()
-		var payload any = &l.Payload
-		s := budget[string(raw[destinationColumn])]
-		if size := len(raw[payloadColumn]); !s.take(size) {
-			payload, l.Unread = nil, size
-		}
-		err := row.Scan(&l.ID, &l.Tenant, &l.Type, &l.SubjectKey, &l.IdempotencyKey, &l.Destination, payload,
-			&l.Headers, &l.Rule, &l.CreatedAt, &l.Attempt, &l.Redrives, &l.Lost, &l.DueAt)
-		this := end{l.DueAt, l.ID}
-		if err == nil && this.after(ends[l.Destination]) {
-			ends[l.Destination] = this
-		}
-		if err == nil && l.Unread > 0 {
-			s.left(this)
+		err := r.read(row, &l)
+		if e := (end{l.DueAt, l.ID}); err == nil && e.after(ends[l.Destination]) {
+			ends[l.Destination] = e
 		}
 		taken[l.Destination]++
 		return l, err
@@ -159,28 +161,61 @@ func (q *Queue) Claim(ctx context.Context, wants []pipeline.Want) ([]pipeline.Le
 		return nil, q.failed("claim", err)
 	}
 	q.last.Store(int64(len(leases)))
-	q.metrics.claims.Inc()
+	q.claimed(start, wants, taken, ends, full, r.budget)
+	return leases, nil
+}
+
+// reader reads the rows of a claim, within its budget of bytes.
+type reader struct {
+	token  pipeline.UUID
+	until  time.Time
+	budget budget
+}
+
+// read reads a row into l, and columns of other kinds behind it into more.
+func (r *reader) read(row pgx.CollectableRow, l *pipeline.Lease, more ...any) error {
+	*l = pipeline.Lease{Token: r.token, Until: r.until}
+	raw := row.RawValues()
+	var payload any = &l.Payload
+	s := r.budget[string(raw[destinationColumn])]
+	if size := len(raw[payloadColumn]); !s.take(size) {
+		payload, l.Unread = nil, size
+	}
+	fields := append([]any{&l.ID, &l.Tenant, &l.Type, &l.SubjectKey, &l.IdempotencyKey, &l.Destination, payload,
+		&l.Headers, &l.Rule, &l.CreatedAt, &l.Attempt, &l.Redrives, &l.Lost, &l.DueAt}, more...)
+	err := row.Scan(fields...)
+	if err == nil && l.Unread > 0 {
+		s.left(end{l.DueAt, l.ID})
+	}
+	return err
+}
+
+// claimed notes how a claim went that began at start.
+func (q *Queue) claimed(start time.Time, wants []pipeline.Want, taken map[string]int, ends map[string]end,
+	full []bool, b budget) {
 	took := time.Since(start)
+	q.metrics.claims.Inc()
 	q.metrics.claimSeconds.Observe(took.Seconds())
 	q.mu.Lock()
 	for i, w := range wants {
 		last := ends[w.Destination]
 		filled := taken[w.Destination] >= w.Room
-		if s := budget[w.Destination]; s.cut { // the next one begins with what was not read
+		if s := b[w.Destination]; s.cut { // the next one begins with what was not read
 			last, filled = end{s.least.time, s.least.id - 1}, true
 		}
 		q.cursors[w.Destination].ended(time.Now(), full[i], filled, last.time, last.id, took, q.cfg.Lease/2)
 	}
 	q.mu.Unlock()
-	if len(leases) == 0 {
-		q.metrics.emptyClaims.Inc()
-		return nil, nil
-	}
-	slices.SortFunc(leases, func(a, b pipeline.Lease) int { return cmp.Compare(a.ID, b.ID) })
+	all := 0
 	for d, n := range taken {
-		q.metrics.leases.WithLabelValues(d).Add(float64(n))
+		all += n
+		if n > 0 {
+			q.metrics.leases.WithLabelValues(d).Add(float64(n))
+		}
 	}
-	return leases, nil
+	if all == 0 {
+		q.metrics.emptyClaims.Inc()
+	}
 }
 
 // The places in claimSQL's rows of what is looked at before the rest is read.
@@ -195,8 +230,21 @@ type end struct {
 // after reports whether e comes after f in the order of claims.
 func (e end) after(f end) bool { return e.time.After(f.time) || e.time.Equal(f.time) && e.id > f.id }
 
-// starts returns where to begin for each destination. Where order is kept that is always the beginning: a message
-// becomes due when the one before it is final, however old it is.
+// unmarkEvery is how often destinations without an order are searched for messages that wait for others since a time
+// when they had one. A guess: one lookup in an index.
+const unmarkEvery = 15 * time.Second
+
+func (q *Queue) unmarkNow() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if time.Since(q.unmarked) < unmarkEvery {
+		return false
+	}
+	q.unmarked = time.Now()
+	return true
+}
+
+// starts returns where to begin for each destination.
 func (q *Queue) starts(now time.Time, wants []pipeline.Want) (times []time.Time, ids []int64, full []bool) {
 	times = make([]time.Time, len(wants))
 	ids = make([]int64, len(wants))
@@ -209,9 +257,8 @@ func (q *Queue) starts(now time.Time, wants []pipeline.Want) (times []time.Time,
 			c = &cursor{}
 			q.cursors[w.Destination] = c
 		}
-		if w.Order == pipeline.Unordered {
-			times[i], ids[i], full[i] = c.start(now)
-		}
+		c.order = w.Order
+		times[i], ids[i], full[i] = c.start(now)
 		if full[i] {
 			q.metrics.fullClaims.Inc()
 		}

@@ -236,6 +236,11 @@ func TestOrder(t *testing.T) {
 			}
 			return leases
 		}
+		result := func(l pipeline.Lease, status pipeline.DeliveryStatus) pipeline.Result {
+			r := result(l, status)
+			r.Ordered = true
+			return r
+		}
 		first := expect("crm:1 crm:4 crm:5")
 		expect("")
 		failed := result(first[0], pipeline.Failed)
@@ -248,6 +253,7 @@ func TestOrder(t *testing.T) {
 		if order == pipeline.DeadBlocks {
 			expect("")
 			exec(t, pool, `update outbox set status = 'skipped' where status = 'dead'`)
+			fromTheBeginning(q)
 		}
 		finish(t, q, result(expect("crm:3")[0], pipeline.Sent))
 	}

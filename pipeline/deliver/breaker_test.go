@@ -2,6 +2,7 @@ package deliver
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -171,7 +172,7 @@ func TestBreakerCostsNoAttempts(t *testing.T) {
 		t.Errorf("pipeline_deliver_breaker_open is %v while it is open", open)
 	}
 	d.Nudge()
-	pgtest.Eventually(t, "the nudge was taken", func() bool { return len(d.nudge) == 0 })
+	pgtest.Eventually(t, "the nudge was taken", func() bool { return len(d.claimers[0].nudge) == 0 })
 	released := len(q.recorded()) - 5
 	if released < 1 || released > 4*8 {
 		t.Errorf("%d messages released; want those that were held, 32 at most", released)
@@ -281,20 +282,21 @@ func TestOrderReachesTheQueue(t *testing.T) {
 	q := &fakeQueue{lease: time.Minute}
 	ds := destinations(t, hook("a", "http://a.example.com", "order: {by: subject_key, dead: block}"),
 		hook("b", "http://a.example.com", "order: {by: subject_key, dead: skip}"), hook("c", "http://a.example.com"))
-	cfg := DefaultConfig()
-	cfg.ClaimBatch = 10_000 // all of them in the first claim
-	start(t, cfg, ds, q)
-	pgtest.Eventually(t, "a claim", func() bool {
+	start(t, DefaultConfig(), ds, q)
+	got := map[string]pipeline.Order{}
+	pgtest.Eventually(t, "a claim for each destination", func() bool {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		return len(q.claims) > 0
-	})
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for i, want := range []pipeline.Order{pipeline.DeadBlocks, pipeline.DeadSkips, pipeline.Unordered} {
-		if got := q.claims[0][i].Order; got != want {
-			t.Errorf("%s is claimed with order %d; want %d", q.claims[0][i].Destination, got, want)
+		for _, claim := range q.claims {
+			for _, want := range claim {
+				got[want.Destination] = want.Order
+			}
 		}
+		return len(got) == 3
+	})
+	want := map[string]pipeline.Order{"a": pipeline.DeadBlocks, "b": pipeline.DeadSkips, "c": pipeline.Unordered}
+	if !maps.Equal(got, want) {
+		t.Errorf("destinations are claimed with the orders %v; want %v", got, want)
 	}
 }
 

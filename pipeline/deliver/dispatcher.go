@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -46,18 +47,20 @@ type Dispatcher struct {
 	metrics *Metrics
 	log     *slog.Logger
 
-	lanes   map[string]*lane
-	order   []*lane
-	maxHeld int
+	lanes    map[string]*lane
+	order    []*lane
+	claimers []*claimer
+	maxHeld  int
 
-	nudge, freed chan struct{}
-	results      chan done
-	senders      conc.WaitGroup
-	held         atomic.Int64
-	bytes        *share.Bytes // by the lanes' places in order
-	starved      atomic.Bool  // a lane has no room for bytes, or the claimer is just looking
-	aborted      atomic.Bool
-	draining     chan struct{} // closed when Run's ctx ended
+	asking   sync.Mutex // over the wants of the claimers
+	claiming int        // what claims under way may bring
+	promised []int      // and in bytes, by the lanes' places
+	results  chan done
+	senders  conc.WaitGroup
+	held     atomic.Int64
+	bytes    *share.Bytes // by the lanes' places in order
+	aborted  atomic.Bool
+	draining chan struct{} // closed when Run's ctx ended
 }
 
 // done is a result on its way to the database, with what it frees.
@@ -88,15 +91,22 @@ func New(cfg Config, ds Destinations, queue Queue, lease time.Duration, metrics 
 		cfg: cfg, queue: queue, lease: lease, metrics: metrics, log: log,
 		lanes:    map[string]*lane{},
 		maxHeld:  maxHeld(ds),
-		nudge:    make(chan struct{}, 1),
-		freed:    make(chan struct{}, 1),
 		draining: make(chan struct{}),
 		results:  make(chan done, maxHeld(ds)), // a sender never waits for the database
 		bytes:    share.New(cfg.MaxBytes, len(ds.list)),
+		promised: make([]int, len(ds.list)),
 	}
+	free := newClaimer()
+	d.claimers = append(d.claimers, free)
 	for i, dest := range ds.list {
+		c := free
+		if dest.order != pipeline.Unordered {
+			c = newClaimer()
+			d.claimers = append(d.claimers, c)
+		}
 		l := newLane(dest, dest.open(g), metrics)
-		l.place, l.freed = i, d.freed
+		l.place, l.freed = i, c.freed
+		c.lanes = append(c.lanes, l)
 		l.start = func(l *lane) { d.senders.Go(func() { d.send(l) }) }
 		d.lanes[dest.Name] = l
 		d.order = append(d.order, l)
@@ -105,7 +115,11 @@ func New(cfg Config, ds Destinations, queue Queue, lease time.Duration, metrics 
 }
 
 // Nudge hints that something may have become due. It never blocks.
-func (d *Dispatcher) Nudge() { wait.Nudge(d.nudge) }
+func (d *Dispatcher) Nudge() {
+	for _, c := range d.claimers {
+		wait.Nudge(c.nudge)
+	}
+}
 
 // Run delivers until ctx ends. Then it claims nothing more, gives back at once what was not sent, lets the sends under
 // way end within DrainTimeout (and ends them after it), records every result, and returns nil. No failure of the
@@ -119,7 +133,11 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	extender.Go(func() { d.extend(working, finished) })
 	watcher.Go(func() { d.watchDrain(ctx, finished, giveUp) })
 
-	d.claim(ctx, working)
+	var claimers conc.WaitGroup
+	for _, c := range d.claimers {
+		claimers.Go(func() { d.claim(ctx, working, c) })
+	}
+	claimers.Wait()
 	close(d.draining)
 	for _, l := range d.order {
 		for _, lease := range l.empty() {
@@ -171,75 +189,36 @@ func (d *Dispatcher) watchDrain(ctx context.Context, finished <-chan struct{}, g
 // Waits between tries after the database failed: doubled from the first to the last. Guesses.
 const firstBackoff, lastBackoff = 50 * time.Millisecond, 2 * time.Second
 
-// claim keeps the lanes filled until ctx ends. A claim that is under way then still ends, within working: what it
-// leased has to be given back.
-func (d *Dispatcher) claim(ctx, working context.Context) {
-	backoff := firstBackoff
-	d.wake()
-	for turn := 0; ctx.Err() == nil; turn++ {
-		if wants := d.wants(turn); len(wants) > 0 {
-			leases, err := d.queue.Claim(working, wants)
-			if err == nil {
-				d.hand(leases, wants)
-				backoff = firstBackoff
-				continue
-			}
-			for _, w := range wants {
-				d.lanes[w.Destination].wake()
-			}
-			d.metrics.claimErrors.Inc()
-			d.log.Warn("deliver: claim failed, trying again", "in", backoff, "error", err)
-			wait.For(ctx, backoff)
-			backoff = min(2*backoff, lastBackoff)
-			continue
-		}
-		timer := time.NewTimer(d.cfg.PollInterval - time.Duration(rand.Float64()*float64(d.cfg.PollInterval)/4))
-		select {
-		case <-ctx.Done():
-		case <-d.nudge:
-			d.wake()
-		case <-timer.C:
-			d.wake()
-		case <-d.freed:
-		}
-		timer.Stop()
-	}
-}
-
-func (d *Dispatcher) wake() {
-	for _, l := range d.order {
-		l.wake()
-	}
-}
-
 // wants is what to claim. The claim as a whole is bounded, so the lanes take turns in being first.
-func (d *Dispatcher) wants(turn int) (wants []pipeline.Want) {
-	left := min(d.cfg.ClaimBatch, d.maxHeld-int(d.held.Load()))
-	promised := make([]int, len(d.order))
+func (d *Dispatcher) wants(c *claimer, turn int) (wants []pipeline.Want) {
+	d.asking.Lock()
+	defer d.asking.Unlock()
+	left := min(d.cfg.ClaimBatch, d.maxHeld-int(d.held.Load())-d.claiming)
 	starved := false
-	d.starved.Store(true)
-	for i := range d.order {
+	c.starved.Store(true)
+	for i := range c.lanes {
 		if left <= 0 {
 			break
 		}
-		l := d.order[(turn+i)%len(d.order)]
+		l := c.lanes[(turn+i)%len(c.lanes)]
 		n := min(l.room(), left)
 		if n <= 0 {
 			continue
 		}
-		bytes, full := d.bytes.Room(l.place, promised)
+		bytes, full := d.bytes.Room(l.place, d.promised)
 		if n = l.fitting(n, bytes, full, d.bytes.Held(l.place)); n <= 0 {
 			starved = true
 			continue
 		}
-		promised[l.place] = bytes
+		d.promised[l.place] = bytes
 		l.claiming()
 		wants = append(wants, pipeline.Want{
 			Destination: l.d.Name, Room: n, Bytes: max(1, bytes/copies), Order: l.d.order,
 		})
 		left -= n
+		d.claiming += n
 	}
-	d.starved.Store(starved)
+	c.starved.Store(starved)
 	return wants
 }
 
@@ -296,7 +275,7 @@ func (d *Dispatcher) send(l *lane) {
 		var ok, claim bool
 		lease, ok, claim = l.next(t)
 		if claim {
-			wait.Nudge(d.freed)
+			wait.Nudge(l.freed)
 		}
 		if !ok {
 			return

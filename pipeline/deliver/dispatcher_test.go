@@ -398,7 +398,7 @@ func TestHeldIsBounded(t *testing.T) {
 	run(t, d)
 	pgtest.Eventually(t, "20 held", func() bool { return d.held.Load() == 20 })
 	d.Nudge()
-	pgtest.Eventually(t, "the nudge was taken", func() bool { return len(d.nudge) == 0 })
+	pgtest.Eventually(t, "the nudge was taken", func() bool { return len(d.claimers[0].nudge) == 0 })
 	if n := d.held.Load(); n != 20 {
 		t.Errorf("%d messages held; want 20", n)
 	}

@@ -49,6 +49,6 @@ func (d *Dispatcher) extendLane(ctx context.Context, l *lane, endBefore time.Tim
 	d.held.Add(-int64(len(lost)))
 	d.bytes.Add(l.place, -bytes)
 	if l.recorded(len(lost), false) {
-		wait.Nudge(d.freed)
+		wait.Nudge(l.freed)
 	}
 }

@@ -30,7 +30,7 @@ func sleepyNode(t *testing.T, pool *pgxpool.Pool, ds deliver.Destinations) (d *d
 		t.Fatal(err)
 	}
 	n := claim.NewNotifier(pool, claim.NewNotifierMetrics(prometheus.NewRegistry()), log)
-	q.OnPassed(n.Notify)
+	q.OnPassed(func(bool) { n.Notify() })
 	cfg := deliver.DefaultConfig()
 	cfg.PollInterval = 24 * time.Hour
 	d, err = deliver.New(cfg, ds, q, claim.DefaultConfig().Lease, deliver.NewMetrics(prometheus.NewRegistry()), log)

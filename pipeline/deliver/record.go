@@ -78,11 +78,14 @@ func (d *Dispatcher) free(batch []done) {
 		d.bytes.Add(l.place, -n)
 		l.bytesGauge.Set(float64(d.bytes.Held(l.place)))
 	}
-	wake := full || d.starved.Load()
 	for l, n := range byLane {
-		wake = l.recorded(n, passed[l]) || wake
+		if l.recorded(n, passed[l]) {
+			wait.Nudge(l.freed)
+		}
 	}
-	if wake {
-		wait.Nudge(d.freed)
+	for _, c := range d.claimers {
+		if full || c.starved.Load() {
+			wait.Nudge(c.freed)
+		}
 	}
 }
