@@ -54,3 +54,13 @@ func (e *Away) Error() string {
 func (e *Away) Is(target error) bool { return target == ErrUnavailable }
 
 func (e *Away) Unwrap() error { return e.Err }
+
+// RowsHeldError: results of some messages were not recorded, since others hold their rows. All other results were.
+type RowsHeldError struct {
+	Messages []int64
+}
+
+func (e *RowsHeldError) Error() string {
+	return fmt.Sprintf("the rows of %d messages (%d, ...) are locked by somebody else: end the transaction that holds "+
+		"them", len(e.Messages), e.Messages[0])
+}

@@ -11,13 +11,16 @@ import (
 	"sluice.example/sluice/pipeline"
 )
 
-// extendSQL moves the ends of leases whose token still stands. It touches no indexed column: a HOT update.
+// extendSQL moves the ends of leases whose token still stands. A row that somebody else holds is left out, so that it
+// costs no other its lease. It touches no indexed column: a HOT update.
 const extendSQL = `
 with lease as (select * from unnest($1::bigint[], $2::text[]::uuid[]) as l (message_id, token))
 update outbox o
 set locked_until = now() + $3::float8 * interval '1 second'
 from lease l
-where o.message_id = any (array(select message_id from lease))
+where o.message_id = any (array(
+        select message_id from outbox where message_id = any (array(select message_id from lease))
+        for no key update skip locked))
     and o.message_id = l.message_id and o.lease_token = l.token
 returning o.message_id`
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"sluice.example/sluice/internal/pgsession"
@@ -21,14 +22,20 @@ const durably = `
 where (select set_config('synchronous_commit',
     coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), true)) is not null`
 
-// sentSQL records that messages were sent, with the attempt, where the result's token still stands on the row. The
-// token alone fences: a lease that has run out but that nobody took since may still record its result, which saves
-// repeating what was done. Rows are looked up by primary key in the order of their ids; see claimSQL for the array.
+// briefly bounds the wait for rows that somebody else holds: an application's transaction, or a person's. It takes
+// effect before the statement that it is part of looks at the outbox. A guess: longer than our own statements hold a
+// row.
+const briefly = `
+    where (select set_config('lock_timeout', '250ms', true)) is not null`
+
+// sentSQL records that messages were sent, with the attempt, where the result's token still stands on a row that is not
+// final. A lease that has run out but that nobody took since may still record its result, which saves repeating what
+// was done. Rows are looked up by primary key in the order of their ids; see claimSQL for the array.
 // Only where some came late does it look for them, and note them.
 const sentSQL = `
 with result as materialized (
     select * from unnest($1::bigint[], $2::text[]::uuid[], $3::integer[], $4::float8[], $5::float8[])
-        as r (message_id, token, http_status, started_ago, latency)
+        as r (message_id, token, http_status, started_ago, latency)` + briefly + `
 ), recorded as (
     update outbox o
     set status = 'sent', attempts = o.attempts + 1, finished_at = now(), locked_until = null, lease_token = null,
@@ -38,7 +45,7 @@ with result as materialized (
         attempt_http_status = nullif(r.http_status, 0)
     from result r
     where o.message_id = any (array(select message_id from result))
-        and o.message_id = r.message_id and o.lease_token = r.token
+        and o.message_id = r.message_id and o.lease_token = r.token and o.status in ('pending', 'failed')
     returning o.message_id, r.token
 ), noted as (
     insert into outbox_attempts (message_id, started_at, latency_seconds, status, http_status)
@@ -55,7 +62,7 @@ const finishSQL = `
 with result as (
     select * from unnest($1::bigint[], $2::text[]::uuid[], $3::text[], $4::float8[], $5::text[], $6::integer[],
             $7::float8[], $8::float8[], $9::integer[])
-        as r (message_id, token, status, retry_in, error, http_status, started_ago, latency, counts)
+        as r (message_id, token, status, retry_in, error, http_status, started_ago, latency, counts)` + briefly + `
 ), recorded as (
     update outbox o
     set status = case r.status when 'released' then o.status else r.status end,
@@ -77,7 +84,7 @@ with result as (
             when r.status = 'sent' and r.started_ago >= 0 then nullif(r.http_status, 0) end
     from result r
     where o.message_id = any (array(select message_id from result))
-        and o.message_id = r.message_id and o.lease_token = r.token
+        and o.message_id = r.message_id and o.lease_token = r.token and o.status in ('pending', 'failed')
     returning o.message_id, o.attempts, r.token, r.status
 ), noted as (
     insert into outbox_attempts (message_id, attempt, started_at, latency_seconds, status, http_status, error)
@@ -99,8 +106,10 @@ func (q *Queue) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 
 // Finish records results, all or none, and returns how many came late: their lease had run out and the message had
 // changed hands. After an error nothing is known to be recorded, and repeating the call is harmless: should all have
-// been recorded, and only the answer been lost, they count as late then. It borrows results until it returns. With
-// synchronous standbys, recorded means that they have it; Finish waits for them, however long they are away.
+// been recorded, and only the answer been lost, they count as late then. A pipeline.RowsHeldError is the exception: it
+// names the messages whose rows somebody else holds, and all others are recorded. Finish borrows results until it
+// returns. With synchronous standbys, recorded means that they have it; Finish waits for them, however long they are
+// away.
 func (q *Queue) Finish(ctx context.Context, results []pipeline.Result) (late int, err error) {
 	if len(results) == 0 {
 		return 0, nil
@@ -112,6 +121,58 @@ func (q *Queue) Finish(ctx context.Context, results []pipeline.Result) (late int
 	defer conn.Release()
 	ctx, cancel := pgsession.Patient(ctx, conn.Conn(), q.cfg.timeout())
 	defer cancel()
+	late, err = q.finish(ctx, conn, results)
+	var held []int64
+	for range 3 {
+		var answer *pgconn.PgError
+		if !errors.As(err, &answer) || answer.Code != lockNotAvailable {
+			break
+		}
+		more, heldErr := q.heldRows(ctx, conn, results)
+		if heldErr != nil {
+			return 0, q.failed("finish", errors.Join(err, heldErr))
+		}
+		held = append(held, more...)
+		results = slices.DeleteFunc(slices.Clone(results), func(r pipeline.Result) bool {
+			return slices.Contains(more, r.MessageID)
+		})
+		if late, err = 0, nil; len(results) > 0 {
+			late, err = q.finish(ctx, conn, results)
+		}
+	}
+	if err != nil {
+		return 0, q.failed("finish", err)
+	}
+	q.passOn(ctx, conn, results)
+	if len(held) > 0 {
+		return late, &pipeline.RowsHeldError{Messages: held}
+	}
+	return late, nil
+}
+
+const lockNotAvailable = "55P03"
+
+// heldSQL lists the messages whose rows can't be had now. The locks that it takes on others end with it.
+const heldSQL = `
+with free as materialized (
+    select message_id from outbox where message_id = any ($1::bigint[]) for no key update skip locked
+)
+select message_id from outbox where message_id = any ($1::bigint[]) and message_id not in (select message_id from free)`
+
+func (q *Queue) heldRows(ctx context.Context, conn *pgxpool.Conn, results []pipeline.Result) ([]int64, error) {
+	ids := make([]int64, len(results))
+	for i := range results {
+		ids[i] = results[i].MessageID
+	}
+	rows, err := conn.Query(ctx, heldSQL, q.mode, ids)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[int64])
+}
+
+// finish runs the statement once.
+func (q *Queue) finish(ctx context.Context, conn *pgxpool.Conn, results []pipeline.Result) (late int, err error) {
 	now := time.Now()
 	c := newColumns(now, results)
 	sql, args := sentSQL, []any{q.mode, c.ids, c.tokens, c.httpStatus, c.startedAgo, c.latency}
@@ -124,14 +185,14 @@ func (q *Queue) Finish(ctx context.Context, results []pipeline.Result) (late int
 	}
 	rows, err := conn.Query(ctx, sql, args...)
 	if err != nil {
-		return 0, q.failed("finish", err)
+		return 0, err
 	}
 	recorded, err := pgx.CollectRows(rows, pgx.RowToStructByPos[recorded])
 	if err == nil && pgsession.Alone(conn.Conn()) {
 		err = errAlone
 	}
 	if err != nil {
-		return 0, q.failed("finish", err)
+		return 0, err
 	}
 	q.metrics.finishSeconds.Observe(time.Since(now).Seconds())
 	late = len(results)
@@ -144,7 +205,6 @@ func (q *Queue) Finish(ctx context.Context, results []pipeline.Result) (late int
 		q.metrics.finished.WithLabelValues(r.Status).Add(float64(r.Messages))
 	}
 	q.metrics.lateWrites.Add(float64(late))
-	q.passOn(ctx, results)
 	return late, nil
 }
 

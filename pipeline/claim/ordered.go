@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"sluice.example/sluice/pipeline"
 )
 
@@ -121,7 +123,7 @@ func (q *Queue) claimOrdered(ctx context.Context, w pipeline.Want) ([]pipeline.L
 		if len(behind) == 0 {
 			break
 		}
-		if _, err := q.promote(ctx, promoteMarkedSQL, behind); err != nil {
+		if _, err := q.promote(ctx, q.pool, promoteMarkedSQL, behind); err != nil {
 			break // a sweep finds them
 		}
 		if len(leases) >= w.Room || len(taken)+len(behind) < room+look {
@@ -203,9 +205,14 @@ where message_id = any (array(
     and coalesce(behind_since, 'infinity') < 'infinity'`
 )
 
+// execer is a connection or a pool.
+type execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
 // promote runs one of the two statements above, and returns how many messages it made due.
-func (q *Queue) promote(ctx context.Context, sql string, ids []int64) (int64, error) {
-	tag, err := q.pool.Exec(ctx, sql, q.mode, ids, q.blocking())
+func (q *Queue) promote(ctx context.Context, db execer, sql string, ids []int64) (int64, error) {
+	tag, err := db.Exec(ctx, sql, q.mode, ids, q.blocking())
 	if err != nil {
 		return 0, q.failed("pass", err)
 	}
@@ -213,7 +220,7 @@ func (q *Queue) promote(ctx context.Context, sql string, ids []int64) (int64, er
 }
 
 // passOn makes due what waited for the messages that results ended. Where it fails, a sweep finds them.
-func (q *Queue) passOn(ctx context.Context, results []pipeline.Result) {
+func (q *Queue) passOn(ctx context.Context, db execer, results []pipeline.Result) {
 	var ended []int64
 	skipped := false
 	for i := range results {
@@ -225,7 +232,7 @@ func (q *Queue) passOn(ctx context.Context, results []pipeline.Result) {
 	if len(ended) == 0 {
 		return
 	}
-	due, err := q.promote(ctx, promoteNextSQL, ended)
+	due, err := q.promote(ctx, db, promoteNextSQL, ended)
 	if err == nil && due > 0 && q.passed != nil {
 		q.passed(skipped)
 	}

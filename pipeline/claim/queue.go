@@ -97,10 +97,11 @@ returning message_id, tenant_id, type, subject_key, idempotency_key, destination
     rule_id is not null, created_at, attempts + 1, redrives, lost_leases, run_after`
 
 // Claim leases at most want.Room due messages of each destination, in the order of message ids. It names a destination
-// once. Those without an order share a statement; each of the others has its own. It returns as soon as they are
-// committed, or with the error, after which nothing is known to be leased: whatever is comes back by itself when the
-// lease ends. Payloads that want.Bytes has no room for are not read; see pipeline.Lease.Unread. Ids are given out before transactions commit, so the order of a subject is that of messages which the
-// application itself made one after the other.
+// once. Those without an order share a statement; each of the others has its own. Payloads that want.Bytes has no room
+// for are not read; see pipeline.Lease.Unread. It returns as soon as they are committed, or with the error, after which
+// nothing is known to be leased: whatever is comes back by itself when the lease ends. Ids are given out before
+// transactions commit, so the order of a subject is that of messages which the application itself made one after the
+// other.
 func (q *Queue) Claim(ctx context.Context, wants []pipeline.Want) (leases []pipeline.Lease, err error) {
 	free := slices.DeleteFunc(slices.Clone(wants), func(w pipeline.Want) bool { return w.Order != pipeline.Unordered })
 	if len(free) > 0 {

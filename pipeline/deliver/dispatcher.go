@@ -52,15 +52,16 @@ type Dispatcher struct {
 	claimers []*claimer
 	maxHeld  int
 
-	asking   sync.Mutex // over the wants of the claimers
-	claiming int        // what claims under way may bring
-	promised []int      // and in bytes, by the lanes' places
-	results  chan done
-	senders  conc.WaitGroup
-	held     atomic.Int64
-	bytes    *share.Bytes // by the lanes' places in order
-	aborted  atomic.Bool
-	draining chan struct{} // closed when Run's ctx ended
+	asking    sync.Mutex // over the wants of the claimers
+	claiming  int        // what claims under way may bring
+	promised  []int      // and in bytes, by the lanes' places
+	results   chan done
+	senders   conc.WaitGroup
+	recorders conc.WaitGroup // of results whose rows others hold
+	held      atomic.Int64
+	bytes     *share.Bytes // by the lanes' places in order
+	aborted   atomic.Bool
+	draining  chan struct{} // closed when Run's ctx ended
 }
 
 // done is a result on its way to the database, with what it frees.
@@ -147,6 +148,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	d.senders.Wait()
 	close(d.results)
 	recorder.Wait()
+	d.recorders.Wait()
 	close(finished)
 	extender.Wait()
 	watcher.Wait()

@@ -11,6 +11,7 @@ type Metrics struct {
 	heldBytes    *prometheus.GaugeVec
 	recordErrors prometheus.Counter
 	unrecorded   prometheus.Counter
+	rowsHeld     prometheus.Gauge
 	claimErrors  prometheus.Counter
 	lostLeases   prometheus.Counter
 	openings     *prometheus.CounterVec
@@ -48,9 +49,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 17), // 2 ms to an hour and a quarter
 	}, []string{"destination"})
 	reg.MustRegister(seconds, lag)
+	rowsHeld := prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_deliver_unrecordable_results",
+		Help: "Results that can't be recorded now, since others hold their messages' rows. Alert above 0 for a minute."})
+	reg.MustRegister(rowsHeld)
 	return &Metrics{
-		seconds: seconds,
-		lag:     lag,
+		rowsHeld: rowsHeld,
+		seconds:  seconds,
+		lag:      lag,
 		open: gauges("breaker_open", "1 while a destination's circuit breaker is open or half-open: little or nothing is sent.",
 			"destination"),
 		paused:      gauges("paused", "1 for a destination that its file pauses.", "destination"),

@@ -2,6 +2,8 @@ package deliver
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 
 	"sluice.example/sluice/internal/wait"
@@ -18,8 +20,38 @@ func (d *Dispatcher) record(ctx context.Context) {
 		for i := range batch {
 			results = append(results, batch[i].Result)
 		}
-		d.finish(ctx, results)
+		held := d.finish(ctx, results)
+		if len(held) > 0 {
+			// They wait alone.
+			kept := slices.Clone(batch)
+			batch = slices.DeleteFunc(batch, func(r done) bool { return slices.Contains(held, r.MessageID) })
+			kept = slices.DeleteFunc(kept, func(r done) bool { return !slices.Contains(held, r.MessageID) })
+			d.recorders.Go(func() { d.recordHeld(ctx, kept) })
+		}
 		d.free(batch)
+	}
+}
+
+// recordHeld records results of messages whose rows somebody else holds, however long that takes.
+func (d *Dispatcher) recordHeld(ctx context.Context, batch []done) {
+	d.metrics.rowsHeld.Add(float64(len(batch)))
+	for backoff := firstBackoff; len(batch) > 0; backoff = min(2*backoff, lastBackoff) {
+		wait.For(ctx, backoff)
+		results := make([]pipeline.Result, len(batch))
+		for i := range batch {
+			results[i] = batch[i].Result
+		}
+		held := []int64{}
+		if ctx.Err() == nil {
+			held = d.finish(ctx, results)
+		} else {
+			d.giveUp(len(results))
+		}
+		ended := slices.Clone(batch)
+		ended = slices.DeleteFunc(ended, func(r done) bool { return slices.Contains(held, r.MessageID) })
+		batch = slices.DeleteFunc(batch, func(r done) bool { return !slices.Contains(held, r.MessageID) })
+		d.metrics.rowsHeld.Sub(float64(len(ended)))
+		d.free(ended)
 	}
 }
 
@@ -42,22 +74,30 @@ func (d *Dispatcher) gather(batch []done) []done {
 }
 
 // finish records one batch, however often that takes. Its leases count as held meanwhile, so that nothing more is
-// claimed than there is room for.
-func (d *Dispatcher) finish(ctx context.Context, results []pipeline.Result) {
+// claimed than there is room for. It returns the messages that it could not record, since somebody holds their rows.
+func (d *Dispatcher) finish(ctx context.Context, results []pipeline.Result) (held []int64) {
 	for backoff := firstBackoff; ; backoff = min(2*backoff, lastBackoff) {
 		_, err := d.queue.Finish(ctx, results)
 		if err == nil {
-			return
+			return nil
 		}
 		d.metrics.recordErrors.Inc()
+		var rows *pipeline.RowsHeldError
+		if errors.As(err, &rows) {
+			d.log.Warn("deliver: results not recorded, trying again", "results", len(rows.Messages), "error", err)
+			return rows.Messages
+		}
 		d.log.Warn("deliver: results not recorded, trying again", "results", len(results), "in", backoff, "error", err)
 		if !wait.For(ctx, backoff) {
-			d.metrics.unrecorded.Add(float64(len(results)))
-			d.log.Error("deliver: stopped without recording results; their messages will be delivered again", "results",
-				len(results))
-			return
+			d.giveUp(len(results))
+			return nil
 		}
 	}
+}
+
+func (d *Dispatcher) giveUp(results int) {
+	d.metrics.unrecorded.Add(float64(results))
+	d.log.Error("deliver: stopped without recording results; their messages will be delivered again", "results", results)
 }
 
 // free gives the room of recorded results back, and wakes the claimer where that is worth a claim.
