@@ -131,6 +131,9 @@ func (q *Queue) count(ctx context.Context) error {
 		return q.failed("count", err)
 	}
 	q.metrics.backlog(counts)
+	if err := q.countBlocking(ctx); err != nil {
+		return err
+	}
 	return q.countTransactions(ctx)
 }
 

@@ -13,9 +13,9 @@ type Metrics struct {
 	claimSeconds, finishSeconds                                     prometheus.Histogram
 	errors                                                          *prometheus.CounterVec
 
-	due, leased, scheduled, behind, dead, oldestDue *prometheus.GaugeVec
-	counted                                         prometheus.Gauge
-	oldest                                          *prometheus.GaugeVec // without labels; absent where it is not known
+	due, leased, scheduled, behind, dead, oldestDue, blocked *prometheus.GaugeVec
+	counted                                                  prometheus.Gauge
+	oldest                                                   *prometheus.GaugeVec // without labels; absent where it is not known
 
 	kept map[string]bool // destinations whose gauges stay
 	set  map[string]bool // destinations whose gauges are there
@@ -83,6 +83,9 @@ func NewMetrics(reg prometheus.Registerer, destinations ...string) *Metrics {
 			"Messages that wait for one before them of their subject, at the last count; 10001 is more than 10000.",
 			"destination"),
 		dead: gauges("dead_messages", "Messages given up, at the last count; 10001 is more than 10000.", "destination"),
+		blocked: gauges("blocking_dead_seconds",
+			"How long ago the message died that holds up others of its subject for longest, at the last count; "+
+				"only with dead: block. Alert above 3600: retry or discard it.", "destination"),
 		oldestDue: gauges("oldest_due_seconds",
 			"How long ago the oldest due message could first have been claimed, at the last count.", "destination"),
 	}

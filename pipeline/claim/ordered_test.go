@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/pipeline"
@@ -189,4 +190,34 @@ func TestEndPassesOn(t *testing.T) {
 	}
 	end(pipeline.Sent)
 	end(pipeline.Sent)
+}
+
+// A dead message that holds others up has an age.
+func TestBlockingDeadIsCounted(t *testing.T) {
+	pool := pgtest.New(t)
+	q := newQueue(t, pool)
+	insertSubject(t, pool, "crm", "a", 2)
+	insertSubject(t, pool, "crm", "b", 1)
+	exec(t, pool, `update outbox set status = 'dead', finished_at = now() - message_id * interval '1 hour'
+		where message_id in (select min(message_id) from outbox group by subject_key)`)
+	claimOf(t, q, pipeline.Want{Destination: "crm", Room: 10, Order: pipeline.DeadBlocks})
+	age := func() float64 {
+		t.Helper()
+		if err := q.count(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return testutil.ToFloat64(q.metrics.blocked.WithLabelValues("crm"))
+	}
+	if got := age(); got < 3600 || got > 2*3600 {
+		t.Errorf("blocking_dead_seconds = %v; want that of message 1, which died an hour ago", got)
+	}
+	if testutil.ToFloat64(q.metrics.behind.WithLabelValues("crm")) != 1 {
+		t.Error("behind_messages is not 1")
+	}
+	if _, err := Discard(t.Context(), pool, Filter{IDs: []int64{1}}, 0, 1); err != nil {
+		t.Fatal(err)
+	}
+	if got := age(); got != 0 {
+		t.Errorf("blocking_dead_seconds = %v after the message was discarded; want 0", got)
+	}
 }

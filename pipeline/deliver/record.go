@@ -23,6 +23,8 @@ func (d *Dispatcher) record(ctx context.Context) {
 		held := d.finish(ctx, results)
 		if len(held) > 0 {
 			// They wait alone.
+			d.log.Warn("deliver: others hold the rows of messages whose results are to be recorded; trying again",
+				"results", len(held), "message", held[0], "remedy", "end the transaction that holds them")
 			kept := slices.Clone(batch)
 			batch = slices.DeleteFunc(batch, func(r done) bool { return slices.Contains(held, r.MessageID) })
 			kept = slices.DeleteFunc(kept, func(r done) bool { return !slices.Contains(held, r.MessageID) })
@@ -81,12 +83,11 @@ func (d *Dispatcher) finish(ctx context.Context, results []pipeline.Result) (hel
 		if err == nil {
 			return nil
 		}
-		d.metrics.recordErrors.Inc()
 		var rows *pipeline.RowsHeldError
 		if errors.As(err, &rows) {
-			d.log.Warn("deliver: results not recorded, trying again", "results", len(rows.Messages), "error", err)
 			return rows.Messages
 		}
+		d.metrics.recordErrors.Inc()
 		d.log.Warn("deliver: results not recorded, trying again", "results", len(results), "in", backoff, "error", err)
 		if !wait.For(ctx, backoff) {
 			d.giveUp(len(results))

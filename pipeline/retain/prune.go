@@ -78,7 +78,9 @@ func (k *Keeper) pruneOwned(ctx context.Context, o Owner, table string) error {
 
 // pruneOutboxSQL walks the outbox once, a page at a time, in the order in which messages were made, and stops at the
 // first page that is too young to hold anything. An index on finished_at would do as well and cost every message.
-// A message that is retried at this moment is checked again after its lock, and stays.
+// A message that is retried at this moment is checked again after its lock, and stays. So does a dead one as long as
+// unfinished ones of its subject come after it: where order is kept they may wait until somebody has looked at it, and
+// would be sent if it went. outbox_order finds them.
 const pruneOutboxSQL = `
 with page as materialized (
     select message_id, created_at from outbox where message_id > $1 order by message_id limit $2
@@ -89,7 +91,14 @@ with page as materialized (
             and (o.status in ('sent', 'skipped') and $3::float8 > 0
                     and o.finished_at < now() - make_interval(secs => $3)
                 or o.status = 'dead' and $4::float8 > 0
-                    and o.finished_at < now() - make_interval(secs => $4))
+                    and o.finished_at < now() - make_interval(secs => $4)
+                    and (o.subject_key = '' or (
+                        select b.message_id from outbox b
+                        where b.destination = o.destination and b.subject_key <> ''
+                            and b.status in ('pending', 'failed')
+                            and (b.tenant_id, b.subject_key) <= (o.tenant_id, o.subject_key)
+                            and (b.tenant_id, b.subject_key, b.message_id) > (o.tenant_id, o.subject_key, o.message_id)
+                        order by b.tenant_id, b.subject_key, b.message_id limit 1) is null))
         for update skip locked))
     returning message_id
 )

@@ -281,6 +281,30 @@ select type from outbox where type = any ('{sent40,dead40,sent20,dead20,sent0,de
 	}
 }
 
+// A dead message stays as long as others of its subject may wait for it, however long that takes.
+func TestKeepsDeadMessagesThatOthersWaitFor(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	mustExec(t, db, `
+insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, payload, status, created_at, finished_at)
+select 1, subject || ' ' || status || ' ' || destination, subject, gen_random_uuid()::text, destination, '{}', status,
+    now() - interval '90 days', case when status <> 'pending' then now() - interval '89 days' end
+from (values
+    ('a', 'dead', 'crm'), ('a', 'pending', 'crm'), ('a', 'dead', 'mail'),
+    ('b', 'pending', 'crm'), ('b', 'dead', 'crm'), ('b', 'sent', 'crm'),
+    ('', 'dead', 'crm'), ('', 'pending', 'crm')) as v (subject, status, destination)`)
+	mustPass(t, newKeeper(t, db, nil))
+	const want = "a dead crm, a pending crm, b pending crm,  pending crm"
+	if got := column(t, db, `select string_agg(type, ', ' order by message_id) from outbox`); got != want {
+		t.Errorf("outbox = %s\nwant %s", got, want)
+	}
+	mustExec(t, db, `update outbox set status = 'sent', finished_at = now() where status = 'pending'`)
+	mustPass(t, newKeeper(t, db, nil))
+	if got := column(t, db, `select count(*)::text from outbox where status = 'dead'`); got != "0" {
+		t.Errorf("%s dead messages are left that nobody waits for", got)
+	}
+}
+
 func TestPrunesByAge(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
