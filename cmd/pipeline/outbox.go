@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/spell"
@@ -185,6 +186,10 @@ func changeOutbox(ctx context.Context, db claim.DB, o outboxOptions, c outbox.Ch
 	return c.Apply(ctx, db, o.filter, o.after, o.rate, func(p outbox.Progress) {
 		if p.Done {
 			fmt.Fprintf(w, "%d messages %s\n", p.Changed, c.Done)
+			if p.InFlight > 0 {
+				fmt.Fprintf(w, "%d messages are in flight and were left alone; repeat the command after %s\n", p.InFlight,
+					p.Until.UTC().Format(time.RFC3339))
+			}
 			return
 		}
 		fmt.Fprintf(w, "%d of %d %s, up to message %d\n", p.Changed, total, c.Done, p.Last)

@@ -29,6 +29,10 @@ type Progress struct {
 	Changed int `json:"changed"`
 	// Last is the id of the last message that was looked at: what a change goes on after.
 	Last int64 `json:"last_message_id"`
+	// InFlight is how many messages were left to the workers that have them, and Until when their leases end, as they
+	// are now.
+	InFlight int       `json:"in_flight"`
+	Until    time.Time `json:"in_flight_until,omitzero"`
 	// Done is true at the end.
 	Done bool `json:"done"`
 }
@@ -46,6 +50,10 @@ func (c Change) Apply(ctx context.Context, db claim.DB, f claim.Filter, after in
 			return fmt.Errorf("%d messages %s, then: %w; go on with --after %d", p.Changed, c.Done, err, p.Last)
 		}
 		p.Changed += step.Changed
+		p.InFlight += step.InFlight
+		if step.InFlight > 0 && step.Until.After(p.Until) {
+			p.Until = step.Until
+		}
 		p.Last = step.Last
 		p.Done = step.Done
 		report(p)

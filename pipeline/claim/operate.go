@@ -206,7 +206,17 @@ type Step struct {
 	Last int64
 	// Done: no message comes after it.
 	Done bool
+	// InFlight is how many messages were left alone, since workers have them under leases, and Until when the last of
+	// these leases ends if it is not extended.
+	InFlight int
+	Until    time.Time
 }
+
+// inFlightSQL finds the messages that a change leaves alone.
+const inFlightSQL = `
+select count(*), coalesce(max(locked_until), now())
+from outbox` + whereSQL + `
+    and message_id > $10 and message_id <= $11 and status in ('pending', 'failed') and locked_until > now()`
 
 // Retry makes messages due again: at most limit of those after the given id, in the order of ids. It looks at 100,000
 // at most. A message keeps its idempotency key, so a receiver that took it before recognises it.
@@ -214,12 +224,14 @@ func Retry(ctx context.Context, db DB, f Filter, after int64, limit int) (Step, 
 	return change(ctx, db, "retry", retrySQL, f, after, limit)
 }
 
-// discardSQL gives messages up. A worker that has one under a lease may be sending it just now; its result comes late.
+// discardSQL gives messages up. Messages under a lease are left to their worker, who may be sending them just now: the
+// next one of the subject would be sent beside it otherwise, or the same message by a retry.
 const discardSQL = `
 with picked as materialized (
     select message_id
     from outbox` + whereSQL + `
         and message_id > $10 and message_id <= $12 and status in ('pending', 'failed', 'dead')
+        and (locked_until is null or locked_until <= now())
     order by message_id
     limit $11
     for update
@@ -233,6 +245,11 @@ returning message_id`
 // Discard makes messages that are not final, and dead ones, skipped. Otherwise it is like Retry.
 func Discard(ctx context.Context, db DB, f Filter, after int64, limit int) (Step, error) {
 	return change(ctx, db, "discard", discardSQL, f, after, limit)
+}
+
+type inFlight struct {
+	Messages int
+	Until    time.Time
 }
 
 func change(ctx context.Context, db DB, what, sql string, f Filter, after int64, limit int) (Step, error) {
@@ -267,6 +284,21 @@ func change(ctx context.Context, db DB, what, sql string, f Filter, after int64,
 		}
 	default:
 		step.Last = most
+	}
+	last := step.Last
+	if step.Done {
+		last = math.MaxInt64
+	}
+	rows, err = db.Query(ctx, inFlightSQL, f.args(after, last)...)
+	if err != nil {
+		return step, fmt.Errorf("claim: %s: %w", what, err)
+	}
+	inFlight, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[inFlight])
+	if err != nil {
+		return step, fmt.Errorf("claim: %s: %w", what, err)
+	}
+	if step.InFlight = inFlight.Messages; step.InFlight > 0 {
+		step.Until = inFlight.Until
 	}
 	return step, nil
 }

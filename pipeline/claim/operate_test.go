@@ -143,7 +143,7 @@ func TestRetryKeepsTheSentAttempt(t *testing.T) {
 	}
 }
 
-// A discarded message is final; the worker that had it under a lease changes nothing.
+// A discarded message is final. One that a worker has is left to it, so that nothing is sent beside it.
 func TestDiscard(t *testing.T) {
 	pool := pgtest.New(t)
 	q := newQueue(t, pool)
@@ -152,20 +152,40 @@ func TestDiscard(t *testing.T) {
 	dead := result(leases[0], pipeline.Dead)
 	dead.Error = "HTTP 410"
 	finish(t, q, dead)
-	if s, err := Discard(t.Context(), pool, Filter{Destination: "crm"}, 0, 10); err != nil || s.Changed != 3 {
-		t.Fatalf("Discard = %+v, %v; want 3", s, err)
+	s, err := Discard(t.Context(), pool, Filter{Destination: "crm"}, 0, 10)
+	if err != nil || s.Changed != 2 || s.InFlight != 1 || time.Until(s.Until) > q.cfg.Lease || s.Until.IsZero() {
+		t.Fatalf("Discard = %+v, %v; want 2, and 1 in flight until its lease ends", s, err)
 	}
-	if late := finish(t, q, result(leases[1], pipeline.Sent)); late != 1 {
-		t.Errorf("the worker's result: late = %d; want it refused", late)
+	if late := finish(t, q, result(leases[1], pipeline.Sent)); late != 0 {
+		t.Error("the worker's result was refused")
 	}
 	got := value(t, pool, `select string_agg(concat_ws(' ', status, finished_at is not null, last_error), ', '
 		order by message_id) from outbox`)
-	want := "skipped t discarded by an operator; before: HTTP 410, skipped t discarded by an operator, " +
-		"skipped t discarded by an operator"
+	want := "skipped t discarded by an operator; before: HTTP 410, sent t, skipped t discarded by an operator"
 	if got != want {
 		t.Errorf("rows = %s\nwant %s", got, want)
 	}
-	if n, err := Discard(t.Context(), pool, Filter{}, 0, 10); err != nil || n.Changed != 0 {
+	n, err := Discard(t.Context(), pool, Filter{}, 0, 10)
+	if err != nil || n.Changed != 0 || n.InFlight != 0 {
 		t.Errorf("Discard of what is final = %+v, %v; want 0", n, err)
+	}
+}
+
+// Neither an order nor an idempotency key is broken by a change during a send: the next one waits, and so does a retry.
+func TestChangeDuringASendLetsNothingOverlap(t *testing.T) {
+	pool := pgtest.New(t)
+	q := newQueue(t, pool)
+	want := pipeline.Want{Destination: "crm", Room: 10, Order: pipeline.DeadSkips}
+	insertSubject(t, pool, "crm", "a", 2)
+	first := claimOf(t, q, want)
+	if _, err := Discard(t.Context(), pool, Filter{IDs: []int64{first[0].ID}}, 0, 10); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Retry(t.Context(), pool, Filter{Statuses: []string{"skipped", "pending"}}, 0, 10); err != nil {
+		t.Fatal(err)
+	}
+	fromTheBeginning(q)
+	if leases := claimOf(t, q, want); len(leases) != 0 {
+		t.Errorf("message %d was claimed beside message %d of its subject", leases[0].ID, first[0].ID)
 	}
 }
