@@ -65,7 +65,8 @@ func encode(messages []Message) (string, error) {
 	encoded := make([]json.RawMessage, len(messages))
 	var faults []error
 	for i, m := range messages {
-		texts := []string{m.EventType, m.AggregateType, m.AggregateID, m.IdempotencyKey, string(m.Payload)}
+		texts := []string{m.Tenant, m.TenantRef, m.EventType, m.AggregateType, m.AggregateID, m.IdempotencyKey,
+			string(m.Payload)}
 		for _, s := range slices.AppendSeq(texts, maps.Values(m.Headers)) {
 			if !utf8.ValidString(s) { // would be replaced, and two keys become one
 				faults = append(faults, fmt.Errorf("outbox: %w: message %d: %.40q is not UTF-8", ErrInvalid, i, s))

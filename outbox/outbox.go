@@ -14,8 +14,12 @@ import (
 
 // Message is what an application wants to be delivered. It marshals to what sluice_enqueue takes.
 type Message struct {
-	// Tenant owns the message; 0 is tenant 1, that of a pipeline without a file of tenants.
-	Tenant int32 `json:"tenant,omitzero"`
+	// Tenant owns the message, by its name in the pipeline's file of tenants; empty is tenant 1, that of a pipeline
+	// without such a file.
+	Tenant string `json:"tenant,omitzero"`
+	// TenantRef is what the application calls its customer, where many share one Tenant. It is passed on. Up to 200
+	// characters.
+	TenantRef string `json:"tenant_ref,omitzero"`
 	// AggregateType and AggregateID are what the message is about, for example "order" and "17": its subject is
 	// "order:17", by which a destination may keep order. Both or neither; the type holds no colon.
 	AggregateType string `json:"aggregate_type,omitzero"`

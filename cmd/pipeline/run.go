@@ -196,6 +196,9 @@ func (n *node) introduce(ctx context.Context, p pools, made *parts) error {
 		if err := outbox.SyncTopics(ctx, p.query, made.destinations.Names(), made.topics); err != nil {
 			return err
 		}
+		if err := outbox.SyncTenants(ctx, p.query, made.tenants.IDs()); err != nil {
+			return err
+		}
 	}
 	return n.books.Begin(ctx, n.reg, p.query, made.tenants.IDs(), made.engine != nil)
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
@@ -62,6 +64,9 @@ type reader struct {
 	hashes map[[sha256.Size]byte]string
 }
 
+// maxName is the longest name of a tenant, in characters: enough for a UUID, and for what goes into every message.
+const maxName = 64
+
 func (r *reader) tenant(t *yamlfile.Section) {
 	if yamlfile.Resolve(t.Node()).Kind != yaml.MappingNode {
 		return // which Section reports
@@ -69,7 +74,10 @@ func (r *reader) tenant(t *yamlfile.Section) {
 	who := fmt.Sprintf("the tenant on line %d", t.Node().Line)
 	name := ""
 	if t.Require("name", "what logs and rules call the tenant") {
-		if name = t.String("name"); name != "" {
+		if name = t.String("name"); utf8.RuneCountInString(name) > maxName || strings.ContainsFunc(name, unicode.IsControl) {
+			t.Fault("name", "expected at most %d characters, none of them a control character", maxName)
+		}
+		if name != "" {
 			t.Where, who = fmt.Sprintf("tenants[%s]", name), fmt.Sprintf("tenant %q", name)
 		}
 	}

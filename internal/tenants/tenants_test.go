@@ -47,6 +47,7 @@ func TestLoadNamesEveryFault(t *testing.T) {
   - {id: 3, name: acme, keys: ["my-secret-key", "sha256:abc"]}
   - {id: 3, name: acme, keys: []}
   - {id: 4, name: thief, keys: ["` + hashed("a") + `"]}
+  - {id: 9, name: "` + strings.Repeat("n", 65) + `", keys: ["` + hashed("c") + `"]}
   - {name: none, limits: {events-per-second: -1, bytes-per-secnd: 5}}
 `
 	_, err := Parse("tenants.yaml", text)
@@ -62,10 +63,11 @@ func TestLoadNamesEveryFault(t *testing.T) {
 		`tenants.yaml:5:19: tenants[acme].name: a tenant "acme" is in this file already`,
 		`tenants.yaml:5:31: tenants[acme].keys: expected at least one key`,
 		`tenants.yaml:6:33: tenants[thief].keys: this is also a key of tenant "zero"`,
-		`tenants.yaml:7:5: tenants[none]: missing required key "id"`,
-		`tenants.yaml:7:5: tenants[none]: missing required key "keys"`,
-		`tenants.yaml:7:46: tenants[none].limits.events-per-second: expected a number from 0 to 1e+09, got "-1"`,
-		`tenants.yaml:7:50: tenants[none].limits: unknown key "bytes-per-secnd"; did you mean "bytes-per-second"?`,
+		`.name: expected at most 64 characters, none of them a control character`,
+		`tenants.yaml:8:5: tenants[none]: missing required key "id"`,
+		`tenants.yaml:8:5: tenants[none]: missing required key "keys"`,
+		`tenants.yaml:8:46: tenants[none].limits.events-per-second: expected a number from 0 to 1e+09, got "-1"`,
+		`tenants.yaml:8:50: tenants[none].limits: unknown key "bytes-per-secnd"; did you mean "bytes-per-second"?`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error lacks %q:\n%v", want, err)

