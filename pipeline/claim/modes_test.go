@@ -66,13 +66,23 @@ func TestExecModes(t *testing.T) {
 			s.Changed != 1 {
 			t.Errorf("%s: Retry = %+v, %v; want 1", mode, s, err)
 		}
-		if s, err := Discard(t.Context(), other, Filter{IDs: []int64{leases[2].ID}}, 0, 10); err != nil ||
+		if s, err := Discard(t.Context(), other, Filter{IDs: []int64{leases[1].ID}}, 0, 10); err != nil ||
 			s.Changed != 1 {
 			t.Errorf("%s: Discard = %+v, %v; want 1", mode, s, err)
 		}
 		if groups, err := Count(t.Context(), other,
 			Filter{}); fmt.Sprint(groups) != "[{crm failed 1} {crm pending 1} {crm sent 1} {crm skipped 1}]" {
 			t.Errorf("%s: Count = %v, %v", mode, groups, err)
+		}
+		insertSubject(t, pool, "ordered", "a", 2)
+		for range 2 {
+			next := claimOf(t, q, pipeline.Want{Destination: "ordered", Room: 10, Order: pipeline.DeadBlocks})
+			if len(next) != 1 {
+				t.Fatalf("%s: claimed %d messages of one subject; want 1", mode, len(next))
+			}
+			r := result(next[0], pipeline.Sent)
+			r.Ordered = true
+			finish(t, q, r)
 		}
 	}
 }

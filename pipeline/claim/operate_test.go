@@ -96,7 +96,7 @@ func TestRetry(t *testing.T) {
 	// The fourth is leased, the fifth due.
 	all := Filter{Statuses: []string{"dead", "failed", "sent", "pending"}}
 	step, err := Retry(t.Context(), pool, all, 0, 3)
-	if want := (Step{3, leases[2].ID, false}); err != nil || step != want {
+	if want := (Step{Changed: 3, Last: leases[2].ID}); err != nil || step != want {
 		t.Fatalf("Retry = %+v, %v; want %+v", step, err, want)
 	}
 	after := step.Last

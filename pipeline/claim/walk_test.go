@@ -38,19 +38,19 @@ func TestOperatorsStatementsAreBounded(t *testing.T) {
 	}
 
 	step, err := Retry(t.Context(), pool, Filter{Type: "t", NewerThan: 1}, 0, 50) // made within a nanosecond
-	if want := (Step{0, 100_000, false}); err != nil || step != want {
+	if want := (Step{Changed: 0, Last: 100_000, Done: false}); err != nil || step != want {
 		t.Errorf("Retry = %+v, %v; want %+v", step, err, want)
 	}
 	step, err = Retry(t.Context(), pool, Filter{Type: "t", NewerThan: 1}, step.Last, 50)
-	if want := (Step{0, 100_000, true}); err != nil || step != want {
+	if want := (Step{Changed: 0, Last: 100_000, Done: true}); err != nil || step != want {
 		t.Errorf("Retry after 100000 = %+v, %v; want %+v", step, err, want)
 	}
 	step, err = Retry(t.Context(), pool, Filter{Statuses: []string{"dead"}, Type: "rare"}, 0, 50)
-	if want := (Step{1, 10, true}); err != nil || step != want {
+	if want := (Step{Changed: 1, Last: 10, Done: true}); err != nil || step != want {
 		t.Errorf("Retry of dead ones = %+v, %v; want %+v", step, err, want)
 	}
 	step, err = Discard(t.Context(), pool, Filter{Statuses: []string{"dead"}}, 0, 50)
-	if want := (Step{1, 5, true}); err != nil || step != want {
+	if want := (Step{Changed: 1, Last: 5, Done: true}); err != nil || step != want {
 		t.Errorf("Discard of dead ones = %+v, %v; want %+v", step, err, want)
 	}
 }
