@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -12,15 +13,21 @@ import (
 	"strconv"
 	"sync"
 	"time"
+	"unsafe"
 
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/ingest/body"
 )
 
-// streamBytes is how much of a stream is read ahead while the events before it are written. Together with the chunk
-// that is being written, as long or as long as the longest line, it is what a stream holds in memory.
-const streamBytes = 256 << 10
+const (
+	// streamBytes is how much of a stream is read ahead while the events before it are written. Together with the chunk
+	// that is being written, as long or as long as the longest line, and its events it is what a stream holds in memory.
+	// It is counted as it comes.
+	streamBytes = 256 << 10
+	// pieceBytes is what is read at once. A stream holds it from its beginning on.
+	pieceBytes = 32 << 10
+)
 
 // stream answers POST /v1/stream: NDJSON of any length, with a line of verdicts for each chunk as soon as that is
 // committed. A chunk is what came in while the one before was written, so a slow client gets each event's verdict at
@@ -44,14 +51,16 @@ type stream struct {
 	reading sync.WaitGroup
 	undo    func() bool // of the hook on the drain
 
+	memory body.Hold // under mu
+
 	// The side of Read.
-	memory   body.Hold
 	chunk    []byte
 	skipping bool // the rest of a line that is too long
 	total    tally
 	out      []byte
 	sent     int
 	ended    bool
+	untaken  bool // the last events were not handed to the buffer
 }
 
 // tally counts verdicts.
@@ -101,20 +110,25 @@ type opener func(from io.Reader) (text io.Reader, done func(), err error)
 // source counts the stream's memory and finds out how it is compressed.
 func (st *stream) source(encoding string, from io.Reader, length int) (io.Reader, opener, *body.Failure) {
 	r := st.s.bodies
-	need := 2*streamBytes + st.s.cfg.MaxEventBytes
 	plain := func(from io.Reader) (io.Reader, func(), error) { return from, func() {}, nil }
 	open := plain
 	switch encoding {
 	case "", "identity":
 	case "gzip", "x-gzip":
-		need += 64 << 10
 		open = func(from io.Reader) (io.Reader, func(), error) {
+			from, err := st.begun(from, body.GzipBytes)
+			if err != nil {
+				return nil, func() {}, err
+			}
 			z := r.Gzip()
 			return z, func() { r.PutGzip(z) }, z.Reset(from)
 		}
 	case "zstd":
-		need += body.ZstdBytes
 		open = func(from io.Reader) (io.Reader, func(), error) {
+			from, err := st.begun(from, body.ZstdBytes)
+			if err != nil {
+				return nil, func() {}, err
+			}
 			z, err := body.ZstdStream(from)
 			if err != nil {
 				return nil, func() {}, err
@@ -124,10 +138,19 @@ func (st *stream) source(encoding string, from io.Reader, length int) (io.Reader
 	default:
 		return nil, nil, body.UnknownEncoding([]byte(encoding))
 	}
-	if !r.Reserve(&st.memory, need) {
+	if !r.Reserve(&st.memory, pieceBytes) {
 		return nil, nil, body.NoRoom()
 	}
 	return &patient{st, from, length}, open, nil
+}
+
+// begun waits for the first byte of a stream, and then for the memory to decompress it.
+func (st *stream) begun(from io.Reader, need int) (io.Reader, error) {
+	first := bufio.NewReaderSize(from, 4<<10)
+	if _, err := first.Peek(1); err != nil {
+		return nil, err
+	}
+	return first, st.hold(need)
 }
 
 // patient allows the client ingest.idle-timeout for each piece.
@@ -159,16 +182,18 @@ func (p *patient) Read(b []byte) (int, error) {
 func (st *stream) read(wire io.Reader, open func(io.Reader) (io.Reader, func(), error)) {
 	from, done, err := open(wire)
 	defer done()
-	piece := make([]byte, 32<<10)
+	piece := make([]byte, pieceBytes)
 	for {
 		var n int
 		if err == nil {
 			n, err = from.Read(piece)
 		}
-		st.mu.Lock()
 		if st.gone.Err() == nil {
-			st.buf = append(st.buf, piece[:n]...)
+			if full := st.keep(piece[:n]); full != nil && (err == nil || err == io.EOF) {
+				err = full
+			}
 		}
+		st.mu.Lock()
 		st.err = err
 		full := len(st.buf) >= streamBytes
 		st.mu.Unlock()
@@ -190,12 +215,14 @@ func (st *stream) read(wire io.Reader, open func(io.Reader) (io.Reader, func(), 
 
 // more appends what has come in to chunk, and waits for some where there is none. The error is that of the end.
 func (st *stream) more() error {
-	for {
-		st.mu.Lock()
-		n, err := len(st.buf), st.err
-		st.chunk = append(st.chunk, st.buf...)
-		st.buf = st.buf[:0]
-		st.mu.Unlock()
+	for begin := time.Now(); ; {
+		n, err := st.takeOver()
+		if err == errNoRoom {
+			if err := st.pause(100*time.Millisecond, begin, errNoRoom); err != nil {
+				return err
+			}
+			continue
+		}
 		if n > 0 {
 			wait.Nudge(st.emptied)
 			return nil
@@ -322,9 +349,19 @@ func nthLine(b []byte, n int) int {
 func (st *stream) write(events []pipeline.Event, d *decoder, size int) bool {
 	var verdicts []pipeline.Verdict
 	if len(events) > 0 {
-		var err error
-		if verdicts, err = st.add(events); err != nil {
-			if cause := refusedAs(err); cause != "" {
+		own := size + len(events)*int(unsafe.Sizeof(pipeline.Event{}))
+		err := st.hold(own)
+		st.untaken = err != nil
+		if err == nil {
+			verdicts, err = st.add(events)
+			st.unhold(own)
+		}
+		if err != nil {
+			cause := refusedAs(err)
+			if cause == "" && st.untaken {
+				cause = refusedFull
+			}
+			if cause != "" {
 				st.s.metrics.refusedEvents(st.tenant, cause, len(events))
 			}
 			st.fail(err)
@@ -347,11 +384,13 @@ func (st *stream) write(events []pipeline.Event, d *decoder, size int) bool {
 	return true
 }
 
-// add waits for room as long as the client stays, which TCP then makes wait, and ingest.answer-timeout for a database
-// that is away.
+// add waits for room as long as the client stays, which TCP then makes wait, and no longer than ingest.idle-timeout; for a
+// database that is away, ingest.answer-timeout.
 func (st *stream) add(events []pipeline.Event) ([]pipeline.Verdict, error) {
-	for giveUp := time.Now().Add(st.s.cfg.AnswerTimeout); ; {
+	begin := time.Now()
+	for giveUp := begin.Add(st.s.cfg.AnswerTimeout); ; {
 		pause := st.s.limiters[st.tenant].Wait(time.Now())
+		cause := errLimited
 		if pause == 0 {
 			answer, cancel := context.WithTimeout(context.Background(), st.s.cfg.AnswerTimeout)
 			verdicts, err := st.s.buffer.Add(answer, events)
@@ -359,10 +398,11 @@ func (st *stream) add(events []pipeline.Event) ([]pipeline.Verdict, error) {
 			if cause := refusedAs(err); cause != refusedFull && (cause != refusedAway || time.Now().After(giveUp)) {
 				return verdicts, err
 			}
-			pause = 100 * time.Millisecond
+			pause, cause = 100*time.Millisecond, err
 		}
-		if !wait.For(st.s.drain, min(pause, time.Second)) {
-			return nil, pipeline.ErrClosed
+		if err := st.pause(pause, begin, cause); err != nil {
+			st.untaken = true
+			return nil, err
 		}
 	}
 }
@@ -389,6 +429,13 @@ func (st *stream) fail(err error) {
 	switch {
 	case errors.Is(err, pipeline.ErrClosed) || st.s.drain.Err() != nil:
 		st.end(503, "draining", "the server is shutting down; send on from the event at index")
+	case errors.Is(err, errLimited):
+		st.end(429, "rate-limited", "this tenant sends more than its limits in the tenants file"+again)
+	case errors.Is(err, errNoRoom):
+		st.end(429, "overloaded", "the bodies of requests fill the memory that is set aside for them "+
+			"(ingest.max-reading-bytes)"+again)
+	case errors.Is(err, pipeline.ErrOverloaded):
+		st.end(429, "overloaded", "more events come in than the database stores"+again)
 	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, pipeline.ErrUnavailable): // ours
 		st.end(503, "outcome-unknown", fmt.Sprintf("the outcome was not known within %s%s",
 			st.s.cfg.AnswerTimeout, again))
@@ -422,6 +469,8 @@ func (st *stream) Close() error {
 	st.leave()
 	st.conn.SetReadDeadline(st.linger)
 	st.reading.Wait()
+	st.mu.Lock()
+	defer st.mu.Unlock()
 	st.s.bodies.ReturnAll(&st.memory)
 	return nil
 }

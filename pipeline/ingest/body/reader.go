@@ -264,16 +264,16 @@ func (r *Reader) tooLarge(what string, most int, key string) *Failure {
 	return &Failure{413, "too-large", fmt.Sprintf("%s; %d bytes are allowed (ingest.%s)", what, most, key), -1}
 }
 
-// gzipBytes is a decompressor's own window and tables.
-const gzipBytes = 64 << 10
+// GzipBytes is what one gzip stream takes: its decompressor's own window and tables.
+const GzipBytes = 64 << 10
 
 // gunzip decompresses as the body comes in, so that neither form is held whole beyond the bounds.
 func (r *Reader) gunzip(b *Body, wire *counted) ([]byte, error) {
 	wire.most = r.cfg.MaxBodyBytes
-	if !r.room(b, gzipBytes) {
+	if !r.room(b, GzipBytes) {
 		return b.Text, errFull
 	}
-	defer r.Return(&b.hold, gzipBytes)
+	defer r.Return(&b.hold, GzipBytes)
 	z := r.Gzip()
 	defer r.gzips.Put(z)
 	if err := z.Reset(wire); err != nil {
