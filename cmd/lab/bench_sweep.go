@@ -37,13 +37,14 @@ func benchSweep(ctx context.Context, kind string, args []string, env cli.Env) er
 	cli.Duration(fs, &base.Duration, "duration", 3*time.Second, "how `long` a round takes")
 	fs.IntVar(&base.Rounds, "rounds", 3, "`rounds` for each point; their median counts")
 	matching := "5%"
+	var p99 time.Duration
 	if kind == "ingest" {
 		fs.IntVar(&base.Shape.PerRequest, "request", 100, "`events` in a request; a divisor of 2000")
 		fs.StringVar(&matching, "matching", matching, "`share` of events that match a rule, of 20; 0 runs without rules")
 		fs.IntVar(&base.Connections, "connections", 64, "`clients` that post at the same time")
 		fs.Float64Var(&base.Rate, "rate", 0, "`events` a second at which latency is measured; 0: half of what each point "+
 			"reaches")
-		fs.Float64Var(&base.BoundMS, "p99", 50, "`ms` that p99 may take for a setting to count; 0: no bound")
+		cli.Duration(fs, &p99, "p99", 50*time.Millisecond, "how `long` p99 may take for a setting to count; 0: no bound")
 	} else {
 		cli.Duration(fs, &base.ReceiverLatency, "receiver-latency", 80*time.Millisecond,
 			"how `long` the receiver takes for an answer")
@@ -52,6 +53,7 @@ func benchSweep(ctx context.Context, kind string, args []string, env cli.Env) er
 	if _, err := cli.Parse(fs, args, 0); err != nil {
 		return err
 	}
+	base.BoundMS = float64(p99) / float64(time.Millisecond)
 	points, err := bench.ParseSweep(kind, *text)
 	if err != nil {
 		return cli.Usagef("--sweep: %w", err)

@@ -61,7 +61,7 @@ func TestSecondSignalEndsDrainDelay(t *testing.T) {
 	node := startNode(t, pgtest.URL(t), "--drain-delay", "10m")
 	signalNode(t, node, syscall.SIGTERM)
 	logged(t, node, `"msg":"leaving, requests are still taken"`)
-	signalNode(t, node, syscall.SIGTERM)
+	signalUntilEnded(t, node, syscall.SIGTERM)
 	if got := exit(t, node, 30*time.Second); got != 128+int(syscall.SIGTERM) {
 		t.Errorf("exit status %d, want %d", got, 128+int(syscall.SIGTERM))
 	}

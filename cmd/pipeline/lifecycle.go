@@ -50,7 +50,7 @@ func runStages(ctx context.Context, drain time.Duration, log *slog.Logger, stage
 	var errs []error
 	select {
 	case <-ctx.Done():
-		log.Info("stopping", "drain_timeout", drain.String())
+		log.Info("stopping", "drain_timeout", drain)
 	case r := <-first:
 		if r.err == nil {
 			r.err = errors.New("ended by itself")
@@ -70,10 +70,10 @@ func runStages(ctx context.Context, drain time.Duration, log *slog.Logger, stage
 		patience := time.NewTimer(share)
 		select {
 		case <-r.done:
-			log.Info("drained", "stage", r.name, "after", time.Since(start).Round(time.Millisecond).String())
+			log.Info("drained", "stage", r.name, "after", time.Since(start).Round(time.Millisecond))
 		case <-patience.C:
 			log.Warn("still draining, going on with the next", "stage", r.name, "after",
-				time.Since(start).Round(time.Millisecond).String())
+				time.Since(start).Round(time.Millisecond))
 		}
 		patience.Stop()
 	}

@@ -2,8 +2,10 @@ package main
 
 import (
 	"log/slog"
+	"time"
 
 	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/internal/duration"
 )
 
 // newLogger writes text for a person at a terminal and JSON otherwise, to stderr.
@@ -12,11 +14,23 @@ func newLogger(env cli.Env, cfg *config) *slog.Logger {
 	if err := level.UnmarshalText([]byte(cfg.logLevel)); err != nil {
 		level = slog.LevelInfo // validated before
 	}
-	options := &slog.HandlerOptions{Level: level}
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: readable}
 	if cfg.logFormat == "text" || cfg.logFormat == "auto" && env.Terminal {
 		return slog.New(slog.NewTextHandler(env.Stderr, options))
 	}
 	return slog.New(slog.NewJSONHandler(env.Stderr, options))
+}
+
+// readable writes every duration of a record in the one form that settings have, and not as a number of nanoseconds.
+func readable(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() != slog.KindDuration {
+		return a
+	}
+	d := a.Value.Duration()
+	if d > time.Second {
+		d = d.Round(time.Millisecond)
+	}
+	return slog.String(a.Key, duration.Format(d))
 }
 
 // logSettings records what is in force, secrets masked: what differs from the defaults, since the rest is in the

@@ -110,6 +110,20 @@ func signalNode(t *testing.T, c *child.Process, s syscall.Signal) {
 	}
 }
 
+// signalUntilEnded sends a signal again and again: those that come together with the first are one with it.
+func signalUntilEnded(t *testing.T, c *child.Process, s syscall.Signal) {
+	t.Helper()
+	pgtest.Eventually(t, "the process has ended", func() bool {
+		c.Signal(s)
+		select {
+		case <-c.Ended():
+			return true
+		default:
+			return false
+		}
+	})
+}
+
 // logged waits for a text in the log.
 func logged(t *testing.T, c *child.Process, text string) {
 	t.Helper()

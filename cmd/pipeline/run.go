@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -63,6 +64,10 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stopAdmin()) }()
+
+	if err := n.checkDoor(); err != nil {
+		return err
+	}
 
 	starting, started := context.WithTimeout(ctx, cfg.startTimeout)
 	defer started()
@@ -131,7 +136,7 @@ func (n *node) leave(ctx context.Context) {
 		return
 	}
 	n.server.Leave()
-	n.log.Info("leaving, requests are still taken", "drain_delay", n.cfg.drainDelay.String())
+	n.log.Info("leaving, requests are still taken", "drain_delay", n.cfg.drainDelay)
 	wait.For(ctx, n.cfg.drainDelay)
 }
 
@@ -201,6 +206,18 @@ func (n *node) introduce(ctx context.Context, p pools, made *parts) error {
 		}
 	}
 	return n.books.Begin(ctx, n.reg, p.query, made.tenants.IDs(), made.engine != nil)
+}
+
+// checkDoor reports an address that can't be listened at, before a start changes anything in the database.
+func (n *node) checkDoor() error {
+	if !slices.Contains(n.cfg.roles, "ingest") {
+		return nil
+	}
+	door, err := net.Listen("tcp", n.cfg.listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	return door.Close()
 }
 
 // openDoor listens for events; nil where the node takes none.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -184,12 +185,48 @@ func TestSecondSignalStopsAtOnce(t *testing.T) {
 	})
 	signalNode(t, node, syscall.SIGTERM)
 	logged(t, node, `"msg":"stopping"`)
-	signalNode(t, node, syscall.SIGTERM)
+	signalUntilEnded(t, node, syscall.SIGTERM)
 	if got := exit(t, node, 30*time.Second); got != 128+int(syscall.SIGTERM) {
 		t.Errorf("exit status %d, want %d", got, 128+int(syscall.SIGTERM))
 	}
 	if r := <-answered; r.err == nil && r.status == 200 {
 		t.Error("an event was acknowledged that could not be stored")
+	}
+}
+
+// TestTwoSignalsAtOnceDrain: a terminal and a supervisor that both send one mean one stop.
+func TestTwoSignalsAtOnceDrain(t *testing.T) {
+	t.Parallel()
+	node := startNode(t, pgtest.URL(t))
+	signalNode(t, node, syscall.SIGTERM)
+	signalNode(t, node, syscall.SIGINT)
+	if got := exit(t, node, time.Minute); got != 0 {
+		t.Errorf("exit status %d, want 0", got)
+	}
+}
+
+// TestAddressInUse: a start that can't listen changes nothing in the database, and says why.
+func TestAddressInUse(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	url := pgtest.URL(t)
+	conn := connect(t, url)
+	if _, err := conn.Exec(t.Context(), `drop schema public cascade; create schema public`); err != nil {
+		t.Fatal(err)
+	}
+	for _, listen := range []string{l.Addr().String(), "127.0.0.1:nonsense"} {
+		status, _, errOut := runCommand(t, nil, "run", "--database-url", url, "--listen", listen, "--admin.listen",
+			"127.0.0.1:0")
+		if status != 1 || !strings.Contains(errOut, "listen: ") {
+			t.Errorf("--listen %s: status %d, %s", listen, status, errOut)
+		}
+	}
+	if got := query1(t, conn, `select count(*) from pg_tables where tablename = 'schema_version'`); got != 0 {
+		t.Error("the database was migrated")
 	}
 }
 

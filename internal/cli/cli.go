@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/term"
 
@@ -81,8 +82,12 @@ func (e ExitError) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e ExitError) Unwrap() error { return e.Err }
 
+// together is how long signals count as one: a terminal and a supervisor, or a shell and its group, may both send one
+// for the same stop. A guess: less than it takes to decide to press a key again.
+const together = 500 * time.Millisecond
+
 // Main runs the command that the process was called with, and ends the process. The first SIGINT or SIGTERM ends the
-// command's context, the second one the process.
+// command's context, a later one the process.
 func (p Program) Main() {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -90,9 +95,13 @@ func (p Program) Main() {
 	go func() { // ends with the process
 		<-signals
 		cancel()
-		second := <-signals
-		fmt.Fprintf(os.Stderr, "%s: second signal (%s): stopping at once\n", p.Name, second)
-		os.Exit(128 + int(second.(syscall.Signal)))
+		first := time.Now()
+		for second := range signals {
+			if time.Since(first) > together {
+				fmt.Fprintf(os.Stderr, "%s: second signal (%s): stopping at once\n", p.Name, second)
+				os.Exit(128 + int(second.(syscall.Signal)))
+			}
+		}
 	}()
 	os.Exit(p.Dispatch(ctx, os.Args[1:], Env{
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environ: os.Environ(),
@@ -102,9 +111,15 @@ func (p Program) Main() {
 
 // Dispatch runs the command that args name and returns the exit status.
 func (p Program) Dispatch(ctx context.Context, args []string, env Env) int {
+	if len(args) > 1 && args[0] == "help" {
+		args = []string{args[1], "--help"}
+	}
 	if len(args) == 0 || args[0] == "help" || args[0] == "-h" || args[0] == "--help" {
 		p.printCommands(env.Stdout)
 		return 0
+	}
+	if args[0] == "--version" {
+		args = []string{"version"}
 	}
 	var names []string
 	for _, c := range p.Commands {
@@ -121,11 +136,16 @@ func (p Program) Dispatch(ctx context.Context, args []string, env Env) int {
 }
 
 func (p Program) run(ctx context.Context, c Command, args []string, env Env) int {
+	out := &checkedWriter{Writer: env.Stdout}
+	env.Stdout = out
 	err := c.Run(ctx, args, env)
+	if err == nil || errors.Is(err, flag.ErrHelp) {
+		err = out.err
+	}
 	var usage UsageError
 	var exit ExitError
 	switch {
-	case err == nil || errors.Is(err, flag.ErrHelp):
+	case err == nil:
 		return 0
 	case errors.As(err, &usage):
 		fmt.Fprintf(env.Stderr, "%s %s: %v\nSee \"%[1]s %[2]s --help\".\n", p.Name, c.Name, err)
@@ -136,6 +156,20 @@ func (p Program) run(ctx context.Context, c Command, args []string, env Env) int
 	}
 	fmt.Fprintf(env.Stderr, "%s %s: %v\n", p.Name, c.Name, err)
 	return 1
+}
+
+// checkedWriter remembers that an answer could not be written: a full disk must not look like success.
+type checkedWriter struct {
+	io.Writer
+	err error
+}
+
+func (w *checkedWriter) Write(b []byte) (n int, err error) {
+	n, err = w.Writer.Write(b)
+	if err != nil && w.err == nil {
+		w.err = fmt.Errorf("the answer could not be written: %w", err)
+	}
+	return n, err
 }
 
 func (p Program) printCommands(w io.Writer) {

@@ -86,7 +86,7 @@ func Parse(fs *flag.FlagSet, args []string, most int) ([]string, error) {
 		errs = append(errs, fmt.Errorf("unexpected argument %q", rest[most]))
 	}
 	if len(errs) > 0 {
-		return nil, UsageError{errors.Join(errs...)}
+		return rest, UsageError{errors.Join(errs...)}
 	}
 	return rest, nil
 }
@@ -105,20 +105,26 @@ func isBool(v flag.Value) bool {
 // returns the action and its arguments. Without any it prints the help.
 func ParseAction(fs *flag.FlagSet, args []string, actions map[string]int) (action string, rest []string, err error) {
 	rest, err = Parse(fs, args, math.MaxInt)
-	if err != nil {
+	switch {
+	case errors.Is(err, flag.ErrHelp):
 		return "", nil, err
-	}
-	if len(rest) == 0 {
+	case len(rest) == 0 && err == nil:
 		fs.Usage()
 		return "", nil, flag.ErrHelp
+	case len(rest) == 0:
+		return "", nil, err
 	}
 	action, rest = rest[0], rest[1:]
 	most, known := actions[action]
+	var fault error
 	switch {
 	case !known:
-		return "", nil, Usagef("unknown action %q%s", action, spell.DidYouMean(action, slices.Sorted(maps.Keys(actions))))
+		fault = Usagef("unknown action %q%s", action, spell.DidYouMean(action, slices.Sorted(maps.Keys(actions))))
 	case len(rest) > most:
-		return "", nil, Usagef("unexpected argument %q", rest[most])
+		fault = Usagef("unexpected argument %q", rest[most])
+	}
+	if err := errors.Join(err, fault); err != nil {
+		return "", nil, err
 	}
 	return action, rest, nil
 }
