@@ -29,7 +29,7 @@ func (b *backtestFlags) add(fs *flag.FlagSet) {
 		"backtest: `time` of arrival of the first event, or how long ago, like 7d (default 1d)")
 	fs.StringVar(&b.to, "to", "", "backtest: `time` of the end (default now)")
 	fs.StringVar(&b.against, "against", "",
-		"backtest: rules `file` to compare with (default: the configured one, if that is another)")
+		"backtest and check: rules `file` to compare with (backtest: default the configured one, if that is another)")
 	fs.IntVar(&b.samples, "samples", 3, "backtest: sample `messages` to print of each rule")
 	cli.Duration(fs, &b.maxLate, "max-late", 0,
 		"backtest: leave events out that arrived more than this `long` after they happened, like 2d; fewer days are "+

@@ -29,7 +29,8 @@ const rulesAbout = `Checks, tests, tries and lists rules.
                                   other rules
   pipeline rules list             the rules in force, their owners, how they fare, and what they did in the last day
 
-FILE may be a folder. Where a database is at hand, check also looks whether enough happens for rate rules.
+FILE may be a folder. Where a database is at hand, check also looks whether enough happens for rate rules. With
+--against, check also reports rules that have another id than there, and what that does.
 Names of destinations and tenants are checked against the files that the configuration names.`
 
 func rulesCommand(ctx context.Context, args []string, env cli.Env) error {
@@ -74,7 +75,7 @@ func rulesCommand(ctx context.Context, args []string, env cli.Env) error {
 	}
 	switch action {
 	case "check":
-		return checkRules(ctx, cfg, file, known, env.Stdout)
+		return checkRules(ctx, cfg, file, back.against, known, env.Stdout)
 	case "test":
 		return testRules(file, known, env.Stdout)
 	}
@@ -101,7 +102,7 @@ func knownNames(cfg *config) (known rules.Options, err error) {
 	return known, nil
 }
 
-func checkRules(ctx context.Context, cfg *config, file string, known rules.Options, out io.Writer) error {
+func checkRules(ctx context.Context, cfg *config, file, against string, known rules.Options, out io.Writer) error {
 	set, err := replay.Load(file, known)
 	if err != nil {
 		var faults yamlfile.Faults
@@ -113,6 +114,15 @@ func checkRules(ctx context.Context, cfg *config, file string, known rules.Optio
 		}
 		return fmt.Errorf("%s in %s; a running pipeline would keep the rules that it has", cli.Count(len(faults), "error"),
 			file)
+	}
+	if against != "" {
+		before, err := rules.Load(against, known)
+		if err != nil {
+			return fmt.Errorf("the rules to compare with have errors; see \"pipeline rules check %s\"", against)
+		}
+		for _, r := range set.Renames(before) {
+			fmt.Fprintln(out, r.Message)
+		}
 	}
 	warnings := append(slices.Clone(set.Warnings()), lintVolume(ctx, cfg, set, out)...)
 	for _, w := range warnings {

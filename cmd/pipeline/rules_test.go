@@ -43,6 +43,12 @@ rules:
 	check(1, "1 of 1 test failed", "test", failing)
 	check(1, "the rules have errors", "test", bad)
 	check(1, `unknown destination "sales"`, "check", "../../rules/shop.yaml", "--destinations", destinations)
+	one := func(id string) string {
+		return writeFile(t, id+".yaml", "version: 1\nruleset: t\nrules:\n  - {id: "+id+", owner: me, response: "+
+			"'https://wiki/a', on: x, send_to: crm}\n")
+	}
+	check(0, "rules[b]: looks like t/a under another id, and would begin anew", "check", one("b"), "--against", one("a"))
+	check(1, "the rules to compare with have errors", "check", one("b"), "--against", bad)
 	check(2, `unknown action "chek"; did you mean "check"?`, "chek")
 	check(2, "which rules?", "check")
 }

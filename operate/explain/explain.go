@@ -178,8 +178,8 @@ func (x *Explainer) timer(ctx context.Context, l rules.Look) (*Timer, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.Messages, err = x.messages(ctx, `message_id >= $1 and tenant_id = $2 and rule_id = $3
-		and (dedupe_key = $4 or starts_with(dedupe_key, $4 || '@'))`, first, x.Tenant, l.Rule, l.Key)
+	t.Messages, err = x.messages(ctx, `message_id >= $1 and tenant_id = $2 and rule_id = any($3)
+		and (dedupe_key = $4 or starts_with(dedupe_key, $4 || '@'))`, first, x.Tenant, l.Names, l.Key)
 	return t, err
 }
 

@@ -13,7 +13,7 @@ import (
 
 // madeSQL asks whether the rule made a message of the event.
 const madeSQL = `
-select exists (select from outbox where message_id >= $1 and tenant_id = $2 and rule_id = $3 and event_id = $4)`
+select exists (select from outbox where message_id >= $1 and tenant_id = $2 and rule_id = any($3) and event_id = $4)`
 
 const rememberedSQL = `select exists (select from dedupe_keys where tenant_id = $1 and key_hash = $2)`
 
@@ -24,7 +24,7 @@ func (x *Explainer) held(ctx context.Context, e pipeline.Event, l rules.Look) (*
 		return nil, err
 	}
 	var made bool
-	if err := x.Conn.QueryRow(ctx, madeSQL, first, x.Tenant, l.Rule, e.ID).Scan(&made); err != nil || made {
+	if err := x.Conn.QueryRow(ctx, madeSQL, first, x.Tenant, l.Names, e.ID).Scan(&made); err != nil || made {
 		return nil, err
 	}
 	if l.MaxAge > 0 {
@@ -56,12 +56,12 @@ func (x *Explainer) held(ctx context.Context, e pipeline.Event, l rules.Look) (*
 }
 
 const usedSQL = `
-select message_id, created_at from outbox where tenant_id = $1 and rule_id = $2 and dedupe_key = $3
+select message_id, created_at from outbox where tenant_id = $1 and rule_id = any($2) and dedupe_key = $3
 order by message_id limit 1`
 
 func (x *Explainer) duplicate(ctx context.Context, l rules.Look) (*Held, error) {
 	h := &Held{Reason: Duplicate}
-	err := x.Conn.QueryRow(ctx, usedSQL, x.Tenant, l.Rule, l.Key).Scan(&h.By, &h.At)
+	err := x.Conn.QueryRow(ctx, usedSQL, x.Tenant, l.Names, l.Key).Scan(&h.By, &h.At)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
@@ -75,7 +75,7 @@ select at from (
     select unnest(recent) as at from rule_subjects where tenant_id = $1 and rule_id = $2 and subject = $3
     union
     select created_at from outbox
-    where message_id >= $4 and tenant_id = $1 and rule_id = $5 and subject_key = $3 and event_id is not null) g
+    where message_id >= $4 and tenant_id = $1 and rule_id = any($5) and subject_key = $3 and event_id is not null) g
 where at > $6::timestamptz - $7::interval and at <= $6::timestamptz + $8::interval
 order by at desc`
 
@@ -85,7 +85,7 @@ const aBatch = 5 * time.Second
 
 // heldBack finds which limit held a decision back, as far as what was granted before is still known.
 func (x *Explainer) heldBack(ctx context.Context, e pipeline.Event, l rules.Look, first int64) (*Held, error) {
-	rows, err := x.Conn.Query(ctx, grantsSQL, x.Tenant, l.StateKey, l.Subject, first, l.Rule, e.ReceivedAt,
+	rows, err := x.Conn.Query(ctx, grantsSQL, x.Tenant, l.StateKey, l.Subject, first, l.Names, e.ReceivedAt,
 		max(l.Cooldown, l.CapPer), aBatch)
 	if err != nil {
 		return nil, err

@@ -100,7 +100,8 @@ left join lateral (
     from rate_fills f
     left join rate_states t using (metric)
     where f.seen_at > now() - interval '1 hour'
-        and (starts_with(f.metric, s.rule_id || '#') or starts_with(f.metric, s.rule_id || ' (shadow)#'))) r
+        and starts_with(f.metric, coalesce(s.state_key,
+            s.rule_id || case s.state when 'shadow' then ' (shadow)' else '' end) || '#')) r
     on s.kind = 'rate'
 order by s.seen_at < now() - interval '25 seconds', s.rule_id`
 

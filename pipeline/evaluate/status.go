@@ -102,16 +102,16 @@ func (e *Engine) Report(ctx context.Context, db *pgxpool.Pool) error {
 const reportSQL = `
 with said as (
 	select * from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bool[], $8::text[],
-		$9::timestamptz[])
-		as u(rule_id, hash, kind, state, owner, response, failing, error, error_at)),
+		$9::timestamptz[], $16::text[])
+		as u(rule_id, hash, kind, state, owner, response, failing, error, error_at, state_key)),
 status as (
 	insert into rule_status as s (rule_id, hash, kind, state, owner, response, seen_at, failing_at, last_error,
-		last_error_at)
-	select rule_id, hash, kind, state, owner, response, now(), case when failing then now() end, error, error_at
+		last_error_at, state_key)
+	select rule_id, hash, kind, state, owner, response, now(), case when failing then now() end, error, error_at, state_key
 	from said order by rule_id
 	on conflict (rule_id) do update set hash = excluded.hash, kind = excluded.kind, state = excluded.state,
-		owner = excluded.owner,
-		response = excluded.response, seen_at = excluded.seen_at, 
+		owner = excluded.owner, state_key = excluded.state_key,
+		response = excluded.response, seen_at = excluded.seen_at,
 		failing_at = case when s.hash = excluded.hash then coalesce(excluded.failing_at, s.failing_at)
 			else excluded.failing_at end,
 		last_error = coalesce(excluded.last_error, s.last_error),
@@ -154,7 +154,8 @@ func (e *Engine) report(ctx context.Context, db *pgxpool.Pool) error {
 		c.add(r, t, failing)
 	}
 	_, err := db.Exec(ctx, reportSQL, c.names, c.hashes, c.kinds, c.states, c.owners, c.responses, c.failing,
-		c.lastErrors, c.lastErrorsAt, c.evaluated, c.messages, c.duplicate, c.cooldown, c.capped, c.errors)
+		c.lastErrors, c.lastErrorsAt, c.evaluated, c.messages, c.duplicate, c.cooldown, c.capped, c.errors,
+		c.stateKeys)
 	if err != nil {
 		e.putBack(tallies)
 		return fmt.Errorf("evaluate: report on %d rules: %w", len(c.names), err)
@@ -166,6 +167,7 @@ func (e *Engine) report(ctx context.Context, db *pgxpool.Pool) error {
 // statusColumns are the parameters of reportSQL.
 type statusColumns struct {
 	names, hashes, kinds, states, owners, responses          []string
+	stateKeys                                                []string
 	failing                                                  []bool
 	lastErrors                                               []*string
 	lastErrorsAt                                             []*time.Time
@@ -175,6 +177,7 @@ type statusColumns struct {
 func (c *statusColumns) add(r *rules.Rule, t *tally, failing bool) {
 	c.names = append(c.names, r.Name)
 	c.hashes = append(c.hashes, r.Hash)
+	c.stateKeys = append(c.stateKeys, r.StateKey)
 	c.kinds = append(c.kinds, r.Kind)
 	c.states = append(c.states, r.State())
 	c.owners = append(c.owners, clean(r.Owner))

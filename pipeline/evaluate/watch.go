@@ -94,6 +94,13 @@ func (e *Engine) reload(load func() (*rules.Set, error), asked bool) {
 	for _, w := range set.Warnings() {
 		e.log.Warn("rules", "warning", w.String())
 	}
+	for _, r := range set.Renames(old) {
+		if r.Kept {
+			e.log.Info("rules", "renamed", r.Message.String())
+		} else {
+			e.log.Warn("rules", "warning", r.Message.String())
+		}
+	}
 }
 
 func describe(s *rules.Set) string {

@@ -9,6 +9,8 @@ import (
 // Look is what one rule of a set makes of one event.
 type Look struct {
 	Rule, Hash, Kind, State string
+	// Names are the rule's name, and the one that it had before.
+	Names []string
 	// As is what the event is to the rule: event, trigger, cancel, activity, numerator or denominator.
 	As string
 	// Matched says whether the rule's condition holds. Failure is the reason where that, or what follows from it, is
@@ -44,6 +46,9 @@ func (s *Set) explain(l listener, ev pipeline.Event) Look {
 	r := l.rule
 	out := Look{Rule: r.Name, Hash: r.Hash, Kind: r.Kind, State: r.State(), As: l.role.String(), StateKey: r.StateKey,
 		Cooldown: r.Limits.Cooldown, CapMax: r.Limits.CapMax, CapPer: r.Limits.CapPer}
+	if out.Names = []string{r.Name}; r.origin != r.Name {
+		out.Names = append(out.Names, r.origin)
+	}
 	f := &Findings{set: s, events: []pipeline.Event{ev}}
 	f.look(0, [2][]listener{{l}})
 	for _, failure := range f.Failures {

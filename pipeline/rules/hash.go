@@ -28,6 +28,11 @@ func hashNode(n *yaml.Node, defaults *yamlfile.Section) string {
 
 // stateName names state of a rule that begins anew when one of these keys changes.
 func stateName(r *Rule, c *yamlfile.Section, keys ...string) string {
+	return r.StateKey + "#" + contentOf(c, keys...)
+}
+
+// contentOf is a digest of what stands under some keys.
+func contentOf(c *yamlfile.Section, keys ...string) string {
 	var content bytes.Buffer
 	for _, k := range keys {
 		if n := c.Get(k); n != nil {
@@ -36,7 +41,7 @@ func stateName(r *Rule, c *yamlfile.Section, keys ...string) string {
 		}
 	}
 	h := pipeline.HashUUID(content.String())
-	return fmt.Sprintf("%s#%x", r.StateKey, h[:4])
+	return hex.EncodeToString(h[:4])
 }
 
 func writeNode(w io.Writer, n *yaml.Node) {

@@ -28,6 +28,7 @@ func Load(path string, o Options) (*Set, error) {
 	set := &Set{maxPayload: o.MaxPayloadBytes}
 	var faults yamlfile.Faults
 	rulesets := map[string]string{}
+	var loaders []*loader
 	for _, file := range files {
 		l := &loader{options: o, scopes: map[string]*expr.Scope{}}
 		l.src = yamlfile.Read(file)
@@ -43,6 +44,10 @@ func Load(path string, o Options) (*Set, error) {
 		} else if l.ruleset != "" {
 			rulesets[l.ruleset] = file
 		}
+		loaders = append(loaders, l)
+	}
+	set.sharing(loaders)
+	for _, l := range loaders {
 		faults = append(faults, l.src.Faults()...)
 		set.warnings = append(set.warnings, l.warnings...)
 		set.rules = append(set.rules, l.rules...)
@@ -233,13 +238,20 @@ func (l *loader) inhibitors() {
 // name reads a name that is used in keys, metrics and paths.
 func (l *loader) name(c *yamlfile.Section, key string) string {
 	s := c.String(key)
-	for i, r := range s {
-		if !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || i > 0 && (r == '-' || r == '_')) || i >= 64 {
-			c.Fault(key, "%q is not a name; use up to 64 of a-z, 0-9, - and _", s)
-			return ""
-		}
+	if s != "" && !isName(s) {
+		c.Fault(key, "%q is not a name; use up to 64 of a-z, 0-9, - and _", s)
+		return ""
 	}
 	return s
+}
+
+func isName(s string) bool {
+	for i, r := range s {
+		if !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || i > 0 && (r == '-' || r == '_')) || i >= 64 {
+			return false
+		}
+	}
+	return s != ""
 }
 
 func (l *loader) tenantIDs(c *yamlfile.Section) []int32 {

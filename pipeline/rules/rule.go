@@ -27,7 +27,7 @@ const DefaultMaxAge = 72 * time.Hour
 
 // ruleKeys are the keys that every kind has.
 var ruleKeys = []string{"id", "kind", "state", "owner", "response", "description", "tenants", "send_to", "payload",
-	"cooldown", "cap", "digest", "dedupe_for", "tests"}
+	"cooldown", "cap", "digest", "dedupe_for", "tests", "was"}
 
 // defaultKeys are those that a file can set for all its rules.
 var defaultKeys = []string{"owner", "response", "state", "dedupe_for", "max_age", "grace", "lookback"}
@@ -52,7 +52,10 @@ func (l *loader) rule(n *yaml.Node, i int) *Rule {
 	c.Allow(append(slices.Clone(ruleKeys), kindKeys[r.Kind]...)...)
 	r.Name = l.ruleset + "/" + r.ID
 	r.Hash = hashNode(n, l.defaults)
+	l.origin(r, c)
+	r.place = yamlfile.Fault{File: l.src.Name, Line: n.Line, Column: n.Column, Where: c.Where}
 	l.common(r, c)
+	r.shape = contentOf(c, shapeKeys[r.Kind]...)
 	switch r.Kind {
 	case "event":
 		l.eventRule(r, c)
@@ -91,7 +94,7 @@ func (l *loader) common(r *Rule, c *yamlfile.Section) {
 	state := c.OneOf("state", "active", "shadow", "off")
 	r.Off = state == "off"
 	r.Shadow = state == "shadow"
-	r.StateKey = r.Name
+	r.StateKey = r.origin
 	if r.Shadow {
 		r.StateKey += " (shadow)"
 	}

@@ -51,8 +51,8 @@ type Set struct {
 type Rule struct {
 	// ID is the rule's name within its file, Name is ruleset/id, which is unique.
 	ID, Name string
-	// StateKey is under what its keys and subjects are kept. A shadow keeps its own, so that trying a rule does not use up
-	// what it will have to send.
+	// StateKey is under what its keys and subjects are kept: its name, or what that was when it began. A shadow keeps its
+	// own, so that trying a rule does not use up what it will have to send.
 	StateKey string
 	// Hash has 16 hexadecimal digits that change with the rule's content.
 	Hash string
@@ -75,6 +75,10 @@ type Rule struct {
 	Rate    *Rate
 	// Tests are those that stand in the rule.
 	Tests []*Test
+
+	// origin is the name under which the rule began, shape what makes rules look alike, and place where it stands.
+	origin, shape string
+	place         yamlfile.Fault
 
 	takes     []take
 	subject   *expr.Program
