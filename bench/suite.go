@@ -9,9 +9,9 @@ import (
 // Suite runs everything that a release needs. The report is complete also where books do not balance; see Report.Err.
 func Suite(ctx context.Context, o Options) (_ *Report, err error) {
 	start := time.Now()
-	rounds, command := 7+5+5+5, "make bench"
+	rounds, command := 7+5+5+5+2*5, "make bench"
 	if o.Quick {
-		rounds, command = 3+3+3+3, "make bench-quick"
+		rounds, command = 3+3+3+3+2*2, "make bench-quick"
 	}
 	l, err := openLab(ctx, o, rounds+5)
 	if err != nil {
@@ -32,7 +32,7 @@ func Suite(ctx context.Context, o Options) (_ *Report, err error) {
 		}
 	}
 	for _, run := range []func(context.Context) ([]Result, error){
-		l.single, l.claim, l.delivery, func(ctx context.Context) ([]Result, error) { return l.trip(ctx, rate) },
+		l.single, l.claim, l.delivery, l.ordered, func(ctx context.Context) ([]Result, error) { return l.trip(ctx, rate) },
 	} {
 		results, err := run(ctx)
 		if err != nil {
