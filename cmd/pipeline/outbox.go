@@ -28,8 +28,8 @@ const outboxAbout = `What was promised to be delivered, and what became of it.
   pipeline outbox retry [ID...]   make dead messages due again; --status picks others
   pipeline outbox discard [ID...] give messages up that are not final, and dead ones
 
-retry and discard say what they would do; with --yes they do it, --rate messages a second. What they did is
-done, so after an interruption the same command goes on; --after ID skips what was looked at. A retried
+retry and discard say what they would do; with --yes they do it, --rate messages a second, as a job: after
+an interruption the same command goes on where it ended, and changes each message once. A retried
 message keeps its Idempotency-Key; a broker that drops repeats gets another id for it.`
 
 type outboxOptions struct {
@@ -112,7 +112,7 @@ func (o *outboxOptions) addFlags(fs *flag.FlagSet) {
 	cli.Duration(fs, &o.filter.NewerThan, "newer", 0, "only messages made within this `age`")
 	fs.IntVar(&o.limit, "limit", 50, "most `messages` to list")
 	fs.Int64Var(&o.before, "before", 0, "list messages before this `id`: the next page")
-	fs.Int64Var(&o.after, "after", 0, "retry or discard only messages after this `id`: go on after an interruption")
+	fs.Int64Var(&o.after, "after", 0, "retry or discard only messages after this `id`")
 	fs.Float64Var(&o.rate, "rate", 500, "retry or discard at most this many `messages` a second")
 	fs.BoolVar(&o.asJSON, "json", false, "list and show as JSON, one message a line")
 	fs.BoolVar(&o.yes, "yes", false, "do it, do not only say what would be done")
@@ -166,7 +166,7 @@ func showMessage(ctx context.Context, db claim.DB, o outboxOptions, w io.Writer)
 }
 
 // changeOutbox prints what would be changed, or changes it.
-func changeOutbox(ctx context.Context, db claim.DB, o outboxOptions, c outbox.Change, w io.Writer) error {
+func changeOutbox(ctx context.Context, db *pgx.Conn, o outboxOptions, c outbox.Change, w io.Writer) error {
 	if o.filter.Statuses == nil {
 		o.filter.Statuses = c.Statuses
 	}
@@ -185,7 +185,7 @@ func changeOutbox(ctx context.Context, db claim.DB, o outboxOptions, c outbox.Ch
 	}
 	return c.Apply(ctx, db, o.filter, o.after, o.rate, func(p outbox.Progress) {
 		if p.Done {
-			fmt.Fprintf(w, "%d messages %s\n", p.Changed, c.Done)
+			fmt.Fprintf(w, "%d messages %s by job %d\n", p.Changed, c.Done, p.Job)
 			if p.InFlight > 0 {
 				fmt.Fprintf(w, "%d messages are in flight and were left alone; repeat the command after %s\n", p.InFlight,
 					p.Until.UTC().Format(time.RFC3339))

@@ -2,15 +2,16 @@ package outbox
 
 import (
 	"context"
-	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"sluice.example/sluice/pipeline/claim"
 )
 
 // Change is a way to change messages: Retry or Discard.
 type Change struct {
-	// Done is the participle: "retried".
+	// Done is the participle: "retried". It is also the kind of its jobs.
 	Done string
 	// Statuses are those that it changes where a filter names none.
 	Statuses []string
@@ -26,8 +27,12 @@ var (
 
 // Progress is how far a change is.
 type Progress struct {
+	// Job is the id of the job in operator_jobs. Resumed: an earlier call has begun it.
+	Job     int64 `json:"job_id"`
+	Resumed bool  `json:"resumed,omitempty"`
+	// Changed counts all that the job has changed, also in earlier calls.
 	Changed int `json:"changed"`
-	// Last is the id of the last message that was looked at: what a change goes on after.
+	// Last is the id of the last message that was looked at.
 	Last int64 `json:"last_message_id"`
 	// InFlight is how many messages were left to the workers that have them, and Until when their leases end, as they
 	// are now.
@@ -38,16 +43,29 @@ type Progress struct {
 }
 
 // Apply changes the messages that match f and come after an id, at most rate of them a second, and reports each step.
-// A step that was taken stays taken; the error of an interruption tells how to go on.
-func (c Change) Apply(ctx context.Context, db claim.DB, f claim.Filter, after int64, rate float64,
+// Messages that are made meanwhile are left alone. It is a job: a call that is interrupted or dies leaves it unfinished,
+// and the next one with the same arguments goes on where it ended. Each message is changed once. While another process
+// has the job, Apply waits: that process is at work, or it died less than leaseFor ago.
+func (c Change) Apply(ctx context.Context, conn *pgx.Conn, f claim.Filter, after int64, rate float64,
 	report func(Progress)) error {
 	batch := min(max(1, int(rate)), 1000)
 	pause := time.Duration(float64(batch) / rate * float64(time.Second))
-	p := Progress{Last: after}
+	j, err := take(ctx, conn, c.Done, jobFilter{f, after}, leaseFor+pause)
+	if err != nil {
+		return err
+	}
+	f.Through = j.MaxID
+	if f.OlderThan > 0 {
+		f.OlderThan += j.age()
+	}
+	if f.NewerThan > 0 {
+		f.NewerThan += j.age()
+	}
+	p := Progress{Job: j.ID, Resumed: j.Resumed, Changed: int(j.Done), Last: j.AfterID}
 	for {
-		step, err := c.apply(ctx, db, f, p.Last, batch)
+		step, err := j.step(ctx, conn, func(tx pgx.Tx) (claim.Step, error) { return c.apply(ctx, tx, f, p.Last, batch) })
 		if err != nil {
-			return fmt.Errorf("%d messages %s, then: %w; go on with --after %d", p.Changed, c.Done, err, p.Last)
+			return j.stopped(ctx, conn, p.Changed, c.Done, err)
 		}
 		p.Changed += step.Changed
 		p.InFlight += step.InFlight
@@ -63,7 +81,7 @@ func (c Change) Apply(ctx context.Context, db claim.DB, f claim.Filter, after in
 		select {
 		case <-time.After(pause * time.Duration(step.Changed) / time.Duration(batch)):
 		case <-ctx.Done():
-			return fmt.Errorf("interrupted: %d messages %s; go on with --after %d", p.Changed, c.Done, p.Last)
+			return j.stopped(ctx, conn, p.Changed, c.Done, ctx.Err())
 		}
 	}
 }

@@ -31,6 +31,8 @@ type Filter struct {
 	Statuses []string
 	// OlderThan and NewerThan bound the message's age.
 	OlderThan, NewerThan time.Duration
+	// Through is the last id that Retry and Discard change; 0: none.
+	Through int64
 }
 
 // whereSQL is the filter. These statements are planned anew each time, so what is empty is gone before the plan is
@@ -258,9 +260,13 @@ func change(ctx context.Context, db DB, what, sql string, f Filter, after int64,
 	if err != nil {
 		return step, err
 	}
-	through := most == 0
+	end := int64(math.MaxInt64)
+	if f.Through > 0 {
+		end = f.Through
+	}
+	through := most == 0 || most >= end
 	if through {
-		most = math.MaxInt64
+		most = end
 	}
 	rows, err := db.Query(ctx, sql, f.args(after, limit, most)...)
 	if err != nil {
@@ -287,7 +293,7 @@ func change(ctx context.Context, db DB, what, sql string, f Filter, after int64,
 	}
 	last := step.Last
 	if step.Done {
-		last = math.MaxInt64
+		last = end
 	}
 	rows, err = db.Query(ctx, inFlightSQL, f.args(after, last)...)
 	if err != nil {
