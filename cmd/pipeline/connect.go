@@ -54,7 +54,7 @@ func withDatabase(ctx context.Context, cfg *config, f func(*pgx.Conn) error) err
 		settings.ConnectTimeout = 10 * time.Second
 	}
 	pgsession.Configure(settings)
-	conn, err := pgx.ConnectConfig(ctx, settings)
+	conn, _, err := pgsession.Connect(ctx, settings)
 	if err != nil {
 		return pgsession.Explain(err)
 	}

@@ -23,6 +23,8 @@ type database struct {
 	url   string
 	local *localpg.Server // nil with database-url
 	pools []*pgxpool.Pool
+	// pooled: a pooler stands before the database. Known once it is migrated.
+	pooled bool
 }
 
 // openDatabase starts the private PostgreSQL where no database-url is given, waits until the database answers, and
@@ -44,7 +46,7 @@ func openDatabase(ctx context.Context, cfg *config, log *slog.Logger) (_ *databa
 			err = errors.Join(err, db.close(stop, time.Second))
 		}
 	}()
-	applied, err := migrate(ctx, db.url, log)
+	applied, err := db.migrate(ctx, log)
 	if err != nil {
 		return nil, err
 	}
@@ -68,6 +70,9 @@ func (db *database) pool(name string, conns int, reg prometheus.Registerer) (*pg
 	}
 	if cfg.ConnConfig.RuntimeParams["application_name"] == "" {
 		cfg.ConnConfig.RuntimeParams["application_name"] = "pipeline " + name
+	}
+	if db.pooled {
+		pgsession.WithoutPrepared(cfg.ConnConfig)
 	}
 	pgsession.ConfigurePool(cfg)
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
@@ -117,9 +122,9 @@ func (db *database) close(ctx context.Context, patience time.Duration) error {
 }
 
 // migrate connects, for as long as ctx allows, and applies what is missing.
-func migrate(ctx context.Context, url string, log *slog.Logger) (applied int, err error) {
-	cfg, err := pgx.ParseConfig(url)
-	if err := cli.AddressError(url, err); err != nil {
+func (db *database) migrate(ctx context.Context, log *slog.Logger) (applied int, err error) {
+	cfg, err := pgx.ParseConfig(db.url)
+	if err := cli.AddressError(db.url, err); err != nil {
 		return 0, err
 	}
 	if cfg.ConnectTimeout == 0 {
@@ -128,21 +133,25 @@ func migrate(ctx context.Context, url string, log *slog.Logger) (applied int, er
 	pgsession.Configure(cfg)
 	log = log.With("host", cfg.Host, "port", cfg.Port, "database", cfg.Database)
 	err = pgsession.UntilAnswered(ctx, log, 0, func(ctx context.Context) (err error) {
-		applied, err = migrateOnce(ctx, cfg, log)
+		applied, db.pooled, err = migrateOnce(ctx, cfg, log)
 		return err
 	})
+	if db.pooled {
+		log.Info("a pooler stands before the database; no statements are prepared",
+			"default_query_exec_mode", cfg.DefaultQueryExecMode.String())
+	}
 	return applied, err
 }
 
 var errTooOld = errors.New("database: PostgreSQL 14 or newer is needed")
 
-func migrateOnce(ctx context.Context, cfg *pgx.ConnConfig, log *slog.Logger) (int, error) {
+func migrateOnce(ctx context.Context, cfg *pgx.ConnConfig, log *slog.Logger) (applied int, pooled bool, err error) {
 	// A migration may take long, its first answers may not.
 	first, cancel := context.WithTimeout(ctx, pgsession.Try)
 	defer cancel()
-	conn, err := pgx.ConnectConfig(first, cfg)
+	conn, pooled, err := pgsession.Connect(first, cfg)
 	if err != nil {
-		return 0, err
+		return 0, pooled, err
 	}
 	defer func() {
 		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -152,10 +161,11 @@ func migrateOnce(ctx context.Context, cfg *pgx.ConnConfig, log *slog.Logger) (in
 	const versionSQL = `select current_setting('server_version_num')`
 	var version string
 	if err := conn.QueryRow(first, versionSQL).Scan(&version); err != nil {
-		return 0, err
+		return 0, pooled, err
 	}
 	if number, err := strconv.Atoi(version); err == nil && number < 140000 {
-		return 0, fmt.Errorf("%w; this is %d", errTooOld, number/10000)
+		return 0, pooled, fmt.Errorf("%w; this is %d", errTooOld, number/10000)
 	}
-	return schema.Migrate(ctx, conn, log)
+	applied, err = schema.Migrate(ctx, conn, log)
+	return applied, pooled, err
 }

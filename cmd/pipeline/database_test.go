@@ -64,7 +64,7 @@ func TestStartSaysAnswersAtOnce(t *testing.T) {
 	} {
 		// Two minutes of waiting would reach the deadline of the tests; the log would have a line for each try.
 		var log strings.Builder
-		_, err := migrate(t.Context(), c.url, slog.New(slog.NewTextHandler(&log, nil)))
+		_, err := (&database{url: c.url}).migrate(t.Context(), slog.New(slog.NewTextHandler(&log, nil)))
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v; want %q", c.what, err, c.want)
 		}

@@ -168,7 +168,7 @@ func TestDatabaseInAnotherEncodingIsRefused(t *testing.T) {
 	defer conn.Exec(t.Context(), `drop database `+name)
 	cfg := conn.Config().Copy()
 	cfg.Database = name
-	_, err := migrateOnce(t.Context(), cfg, slog.New(slog.DiscardHandler))
+	_, _, err := migrateOnce(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	if err == nil || !strings.Contains(err.Error(), "SQL_ASCII") || pgsession.Away(err) {
 		t.Errorf("migrate = %v; want SQL_ASCII refused, and not tried again", err)
 	}
@@ -217,63 +217,69 @@ func TestNodeDependsOnNoSettingOfRoleOrDatabase(t *testing.T) {
 					t.Fatalf("%s: %v", setting, err)
 				}
 			}
-			arrived := make(chan struct{}, 100)
-			receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-				_, _ = io.Copy(io.Discard, r.Body)
-				select {
-				case arrived <- struct{}{}:
-				default:
-				}
-			}))
-			defer receiver.Close()
 			address := url
 			if mode != "" {
 				address += "&default_query_exec_mode=" + mode
 			}
-			node := startNode(t, address, writeRules(t, receiver.URL, "[100ms]")...)
-			awaitReady(t, node, "")
-			var events []string
-			for i := range 20 {
-				events = append(events, testEvent(fmt.Sprint(i), time.Now()))
-			}
-			for _, want := range []answer{{Stored: 20}, {Duplicate: 20}} {
-				if r := postEvents(client(t), node.Events(), events...); r.status != 200 || r.answer != want {
-					t.Errorf("%d %+v, %v; want %+v", r.status, r.answer, r.err, want)
-				}
-			}
-			for range 20 {
-				select {
-				case <-arrived:
-				case <-time.After(time.Minute):
-					t.Fatal("the messages of the events are not delivered")
-				}
-			}
-			pgtest.Eventually(t, "all are recorded as sent", func() bool {
-				return query1(t, conn, `select count(*) from outbox where status = 'sent'`) == 20
-			})
-			pgtest.Eventually(t, "housekeeping has passed", func() bool {
-				return metricsOf(t, node).Sum("pipeline_retain_last_pass_timestamp_seconds") > 0
-			})
-			log, err := os.ReadFile(node.Log())
-			if err != nil {
-				t.Fatal(err)
-			}
-			for line := range strings.Lines(string(log)) {
-				if strings.Contains(line, "SQLSTATE") {
-					t.Errorf("in the log: %s", line)
-				}
-			}
-			for _, c := range [][]string{
-				{"outbox", "list"}, {"outbox", "retry", "--status", "sent"}, {"quarantine", "list"}, {"rules", "list"},
-				{"explain", "7", "--rules", "../../rules/shop.yaml"},
-				{"rules", "check", "../../rules/shop.yaml"},
-				{"rules", "backtest", "../../rules/shop.yaml", "--from", "1d"},
-			} {
-				if status, out, errOut := runCommand(t, nil, append(c, "--database-url", address)...); status != 0 {
-					t.Errorf("%v: status %d, %s%s", c, status, out, errOut)
-				}
-			}
+			checkNode(t, conn, address)
 		})
+	}
+}
+
+// checkNode runs a node on the database at address, which conn reaches by another way, and has it do everything once.
+func checkNode(t *testing.T, conn *pgx.Conn, address string) {
+	t.Helper()
+	arrived := make(chan struct{}, 100)
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		select {
+		case arrived <- struct{}{}:
+		default:
+		}
+	}))
+	defer receiver.Close()
+	node := startNode(t, address, writeRules(t, receiver.URL, "[100ms]")...)
+	awaitReady(t, node, "")
+	var events []string
+	for i := range 20 {
+		events = append(events, testEvent(fmt.Sprint(i), time.Now()))
+	}
+	for _, want := range []answer{{Stored: 20}, {Duplicate: 20}} {
+		if r := postEvents(client(t), node.Events(), events...); r.status != 200 || r.answer != want {
+			t.Errorf("%d %+v, %v; want %+v", r.status, r.answer, r.err, want)
+		}
+	}
+	for range 20 {
+		select {
+		case <-arrived:
+		case <-time.After(time.Minute):
+			t.Fatal("the messages of the events are not delivered")
+		}
+	}
+	pgtest.Eventually(t, "all are recorded as sent", func() bool {
+		return query1(t, conn, `select count(*) from outbox where status = 'sent'`) == 20
+	})
+	pgtest.Eventually(t, "housekeeping has passed", func() bool {
+		return metricsOf(t, node).Sum("pipeline_retain_last_pass_timestamp_seconds") > 0
+	})
+	log, err := os.ReadFile(node.Log())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(log)) {
+		if strings.Contains(line, "SQLSTATE") {
+			t.Errorf("in the log: %s", line)
+		}
+	}
+	for _, c := range [][]string{
+		{"outbox", "list"}, {"outbox", "retry", "--status", "sent"}, {"quarantine", "list"}, {"rules", "list"},
+		{"explain", "7", "--rules", "../../rules/shop.yaml"},
+		{"rules", "check", "../../rules/shop.yaml"},
+		{"rules", "backtest", "../../rules/shop.yaml", "--from", "1d"},
+	} {
+		if status, out, errOut := runCommand(t, nil, append(c, "--database-url", address)...); status != 0 {
+			t.Errorf("%v: status %d, %s%s", c, status, out, errOut)
+		}
 	}
 }
 

@@ -22,7 +22,7 @@ func migrateCommand(ctx context.Context, args []string, env cli.Env) error {
 	start, cancel := context.WithTimeout(ctx, cfg.startTimeout)
 	defer cancel()
 	if cfg.databaseURL != "" {
-		applied, err := migrate(start, cfg.databaseURL, log)
+		applied, err := (&database{url: cfg.databaseURL}).migrate(start, log)
 		if err != nil {
 			return err
 		}
