@@ -73,8 +73,9 @@ func TestStoppedNodeHoldsNoLocks(t *testing.T) {
 	}
 	signalNode(t, sweeper, syscall.SIGSTOP)
 	t.Cleanup(func() { _ = sweeper.Signal(syscall.SIGCONT) })
-	if n := query1(t, connect(t, url), `select count(*) from pg_stat_activity
-		where datname = current_database() and application_name = 'pipeline query' and state = 'idle in transaction'`); n == 0 {
+	const openSQL = `select count(*) from pg_stat_activity where datname = current_database()
+		and application_name = 'pipeline query' and state = 'idle in transaction'`
+	if n := query1(t, connect(t, url), openSQL); n == 0 {
 		t.Fatal("no transaction of the stopped node is open: the test tests nothing")
 	}
 	if r := post("b", "purchase_completed", 0); r.status != 200 || r.Stored != 1 {

@@ -46,8 +46,8 @@ func setKeepalives(ctx context.Context, conn *pgconn.PgConn) error {
 	return conn.Exec(ctx, fmt.Sprintf(keepalivesSQL, conn.PID())).Close()
 }
 
-// Configure sets the parameters, of which the address of the database may name others, sets keepalives, lets errors that
-// a session would keep end it, and has it remember what Alone reports. Call it before anything connects with the
+// Configure sets the parameters, of which the address of the database may name others, sets keepalives, lets errors
+// that a session would keep end it, and has it remember what Alone reports. Call it before anything connects with the
 // configuration.
 func Configure(cfg *pgx.ConnConfig) {
 	given := map[string]bool{}

@@ -1,5 +1,5 @@
-// Package pgtx begins the program's transactions, each with bounds that PostgreSQL enforces: a process that stops in the
-// middle holds up others for so long and no longer.
+// Package pgtx begins the program's transactions, each with bounds that PostgreSQL enforces: a process that stops in
+// the middle holds up others for so long and no longer.
 package pgtx
 
 import (

@@ -61,8 +61,8 @@ func parseMark(text string) (m mark, err error) {
 }
 
 // Begin opens the books: both sides count from now on. The process side is read off the metrics in counters, and
-// tenants are named by their ids. After an error it may be called again. writes is true for a process that stores events
-// or decides: others then know that the tables do not hold their part alone.
+// tenants are named by their ids. After an error it may be called again. writes is true for a process that stores
+// events or decides: others then know that the tables do not hold their part alone.
 func (h *Handler) Begin(ctx context.Context, counters prometheus.Gatherer, pool *pgxpool.Pool, tenants map[string]int32,
 	writes bool) error {
 	s := &source{counters: counters, pool: pool, names: map[int32]string{}}
