@@ -32,7 +32,7 @@ func SyncTenants(ctx context.Context, pool *pgxpool.Pool, tenants map[string]int
 	for i, name := range names {
 		ids[i] = tenants[name]
 	}
-	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: syncBeginSQL}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, syncLockSQL); err != nil {
 			return err
 		}

@@ -106,6 +106,7 @@ func TestEveryTransactionHasBounds(t *testing.T) {
 		"internal/pgtx/pgtx.go":    "here",
 		"pipeline/copyin/store.go": "sends its bounds, which the attempt sets, with BEGIN in one round trip",
 		"outbox/topics.go":         "a library that needs pgx alone; its BEGIN has the bounds",
+		"outbox/tenants.go":        "the same",
 		"inbox/consume.go":         "the application's transaction, with the application's work in it",
 	}
 	const root = "../.."

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"sluice.example/sluice/internal/pgtx"
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/claim"
@@ -89,7 +90,7 @@ func tryTake(ctx context.Context, conn *pgx.Conn, kind, filter string, after int
 ) (found *job, err error) {
 	token := pipeline.NewUUIDv4()
 	args := []any{pgx.QueryExecModeCacheDescribe, kind, filter, token.String(), lease.Seconds()}
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+	err = pgtx.InTx(ctx, conn, pgx.TxOptions{}, bounds, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, jobsLockSQL); err != nil {
 			return err
 		}
@@ -128,10 +129,13 @@ set after_id = $3, done = done + $4, state = case when $5 then 'done' else state
     lease_token = case when $5 then null else lease_token end
 where id = $1 and lease_token = $2::text::uuid`
 
+// bounds: a command that is stopped in the middle holds the locks of some messages for so long, and the turn for a job.
+var bounds = pgtx.Bounds{Idle: pgtx.Idle}
+
 // step changes messages and puts that on record, both or neither.
 func (j *job) step(ctx context.Context, conn *pgx.Conn, change func(pgx.Tx) (claim.Step, error),
 ) (s claim.Step, err error) {
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
+	err = pgtx.InTx(ctx, conn, pgx.TxOptions{}, bounds, func(tx pgx.Tx) (err error) {
 		if s, err = change(tx); err != nil {
 			return err
 		}
