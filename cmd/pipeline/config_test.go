@@ -51,7 +51,8 @@ func TestConfigPrecedence(t *testing.T) {
 	settings := cfg.settings()
 	err := loadArgs(t, settings, []string{"--config", file, "--listen=flag:1", "-log.level", "debug"},
 		[]string{"PIPELINE_LISTEN=env:1", "PIPELINE_ADMIN_LISTEN=env:2", "HOME=/root", "PIPELINE_PORT_8080_TCP_ADDR=10.0.0.1",
-			"PIPELINE_SERVICE_HOST=10.0.0.1"})
+			"PIPELINE_SERVICE_HOST=10.0.0.1", "PIPELINE_ADMIN_SERVICE_HOST=10.0.0.1", "PIPELINE_PORT=tcp://10.0.0.1:80",
+			"PIPELINE_ADMIN_PORT_9090_TCP=tcp://10.0.0.1:9090"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +221,7 @@ func TestEnvironmentNamesAreDistinct(t *testing.T) {
 		if seen[n] != "" {
 			t.Errorf("%s and %s share the variable %s", s.key, seen[n], n)
 		}
-		if serviceVariable.MatchString(n) {
+		if cli.IsServiceVariable(n) {
 			t.Errorf("%s would be taken for a variable of a container platform", n)
 		}
 		seen[n] = s.key

@@ -48,6 +48,12 @@ func TestDrainDelayTakesRequestsWhileBalancersHear(t *testing.T) {
 		}
 		acknowledged[id] = true
 	}
+	// Load balancers that see only this port learn of it as well.
+	if res, err := client(t).Get(strings.TrimSuffix(node.Events(), "/v1/events") + "/healthz"); err != nil {
+		t.Error(err)
+	} else if res.Body.Close(); res.StatusCode != 503 {
+		t.Errorf("/healthz after the signal: %d, want 503", res.StatusCode)
+	}
 	if got := exit(t, node, time.Minute); got != 0 {
 		t.Errorf("exit status %d, want 0", got)
 	}

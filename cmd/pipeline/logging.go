@@ -2,6 +2,7 @@ package main
 
 import (
 	"log/slog"
+	"strings"
 	"time"
 
 	"sluice.example/sluice/internal/cli"
@@ -31,6 +32,24 @@ func readable(_ []string, a slog.Attr) slog.Attr {
 		d = d.Round(time.Millisecond)
 	}
 	return slog.String(a.Key, duration.Format(d))
+}
+
+// warnOfEnvironment names variables that look as if they were meant for us and are not used.
+func warnOfEnvironment(log *slog.Logger, cfg *config, environ []string) {
+	var services []string
+	for _, v := range environ {
+		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "PIPELINE_") && cli.IsServiceVariable(name) {
+			services = append(services, name)
+		}
+	}
+	if len(services) > 0 {
+		log.Warn("variables that Kubernetes or Docker sets for a service are no settings, and are ignored", "variables",
+			services)
+	}
+	if name := cli.DatabaseVariable(environ); cfg.databaseURL == "" && name != "" {
+		log.Warn("no database-url is set, so a private PostgreSQL starts; is the address of yours meant, which another "+
+			"variable has? Its name has to be DATABASE_URL or PIPELINE_DATABASE_URL", "variable", name)
+	}
 }
 
 // logSettings records what is in force, secrets masked: what differs from the defaults, since the rest is in the

@@ -45,6 +45,7 @@ func runPipeline(ctx context.Context, args []string, env cli.Env) error {
 	}
 	log := newLogger(env, cfg)
 	logSettings(log, settings)
+	warnOfEnvironment(log, cfg, env.Environ)
 	return run(ctx, cfg, log)
 }
 

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,11 +84,6 @@ func envName(key string) string {
 	return "PIPELINE_" + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(key))
 }
 
-// serviceVariable matches what Kubernetes and Docker links put into the environment for a service named "pipeline".
-// It looks like our settings and is none.
-var serviceVariable = regexp.MustCompile(
-	`^PIPELINE_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_.*)?)?)$`)
-
 // loadSettings fills the settings from a file, then the environment, then flags, each overriding the one before, and
 // reports every fault at once. flags are texts by the name of the setting, and "config" names the file.
 func loadSettings(settings []*setting, flags map[string]string, environ []string) error {
@@ -119,7 +113,7 @@ func loadSettings(settings []*setting, flags map[string]string, environ []string
 				source = "environment DATABASE_URL"
 			}
 			if err := s.set(text, source); err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", source, err))
+				errs = append(errs, fmt.Errorf("%s: %w", source, cli.FromService(envName(s.key), text, err)))
 			}
 		}
 	}
@@ -182,7 +176,7 @@ func splitEnvironment(settings []*setting, keys, environ []string) (values map[s
 		switch {
 		case known:
 			values[key] = value
-		case strings.HasPrefix(name, "PIPELINE_") && !serviceVariable.MatchString(name):
+		case strings.HasPrefix(name, "PIPELINE_") && !cli.IsServiceVariable(name):
 			errs = append(errs, fmt.Errorf("environment: unknown variable %s%s", name, spell.DidYouMean(name, names)))
 		}
 	}

@@ -30,7 +30,26 @@ func (d *Dispatcher) record(ctx context.Context) {
 			kept = slices.DeleteFunc(kept, func(r done) bool { return !slices.Contains(held, r.MessageID) })
 			d.recorders.Go(func() { d.recordHeld(ctx, kept) })
 		}
+		d.logDead(batch)
 		d.free(batch)
+	}
+}
+
+// logDead logs that messages were given up: one line for all that were recorded together.
+func (d *Dispatcher) logDead(batch []done) {
+	var first *done
+	dead := 0
+	for i := range batch {
+		if batch[i].Status == pipeline.Dead {
+			dead++
+			if first == nil {
+				first = &batch[i]
+			}
+		}
+	}
+	if dead > 0 {
+		d.log.Warn("deliver: messages were given up", "messages", dead, "message", first.MessageID, "destination",
+			first.lane.d.Name, "error", first.Error, "remedy", "pipeline outbox list --status dead; then outbox retry")
 	}
 }
 

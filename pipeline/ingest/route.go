@@ -23,13 +23,15 @@ type service uint8
 const (
 	takesEvents service = iota
 	takesStream
-	answersFlags // to PostHog's clients, which ask for feature flags when they start
-	ignores      // what clients report about themselves
+	answersHealth // to load balancers, which see only this port
+	answersFlags  // to PostHog's clients, which ask for feature flags when they start
+	ignores       // what clients report about themselves
 )
 
 // routes by path, without a slash at the end.
 var routes = func() map[string]route {
 	m := map[string]route{
+		"/healthz":        {service: answersHealth, shape: &native},
 		"/v1/events":      {shape: &native},
 		"/v1/stream":      {service: takesStream, shape: &native},
 		"/v1/cloudevents": {shape: &cloudevents},
@@ -70,6 +72,10 @@ func (s *Server) route(request *fasthttp.RequestCtx) {
 		ctx.Response.Header.Set("Allow", "POST")
 		ctx.Response.Header.SetBytesV("WebHook-Allowed-Origin", ctx.Request.Header.Peek("WebHook-Request-Origin"))
 		ctx.Response.Header.Set("WebHook-Allowed-Rate", "*")
+	case to.service == answersHealth && (s.leaving.Load() || s.draining.Load()):
+		s.unavailable(ctx, pipeline.ErrClosed)
+	case to.service == answersHealth:
+		ctx.Response.SetBodyString("ok\n")
 	case to.service == answersFlags:
 		ctx.Response.Header.SetContentType("application/json")
 		ctx.Response.SetBodyString(noFlags)

@@ -383,6 +383,9 @@ func TestStatusCodes(t *testing.T) {
 	if r := d.do("GET", "/v1/events", nil); r.status != 405 || r.header.Get("Allow") != "POST" {
 		t.Errorf("GET: %d, Allow %q; want 405 and POST", r.status, r.header.Get("Allow"))
 	}
+	if r := d.do("GET", "/healthz", nil); r.status != 200 {
+		t.Errorf("GET /healthz: %d; want 200", r.status)
+	}
 	if r := d.do("POST", "/v1/event", strings.NewReader(good)); r.status != 404 {
 		t.Errorf("another path: %d; want 404", r.status)
 	}

@@ -272,3 +272,14 @@ rules:
 		}
 	}
 }
+
+// TestResponseStaysInTheFolder: a rule names a file beside the rules, not any file of the machine.
+func TestResponseStaysInTheFolder(t *testing.T) {
+	for _, response := range []string{"../r.md", "/etc/passwd", "../../../etc/passwd", "."} {
+		_, err := loadText(t, "version: 1\nruleset: t\nrules:\n  - {id: a, owner: me, response: "+response+
+			", on: x, send_to: crm}\n")
+		if err == nil || !strings.Contains(err.Error(), "folder of the rules") {
+			t.Errorf("response: %s: %v; want a fault", response, err)
+		}
+	}
+}

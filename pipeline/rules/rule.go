@@ -85,7 +85,11 @@ func (l *loader) common(r *Rule, c *yamlfile.Section) {
 	if c.Require("response", "every rule needs a documented response: a file beside the rules or an https address") {
 		r.Response = c.String("response")
 		if r.Response != "" && !strings.HasPrefix(r.Response, "https://") {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(l.src.Name), r.Response)); err != nil {
+			info, err := os.Stat(filepath.Join(filepath.Dir(l.src.Name), r.Response))
+			switch {
+			case !filepath.IsLocal(r.Response):
+				c.Fault("response", "%q leads out of the folder of the rules", r.Response)
+			case err != nil || !info.Mode().IsRegular():
 				c.Fault("response", "there is no file %q in the folder of the rules; "+
 					"write down there what to do when this rule fires", r.Response)
 			}
