@@ -13,6 +13,7 @@ import (
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/tenants"
 	"sluice.example/sluice/internal/yamlfile"
+	"sluice.example/sluice/operate/review"
 	"sluice.example/sluice/operate/rulelist"
 	"sluice.example/sluice/pipeline/deliver"
 	"sluice.example/sluice/pipeline/evaluate"
@@ -27,6 +28,9 @@ const rulesAbout = `Checks, tests, tries and lists rules.
   pipeline rules test FILE        the tests that stand in the rules, on a virtual clock; no database is needed
   pipeline rules backtest FILE    what FILE would have decided about stored events, by day, and how that differs from
                                   other rules
+  pipeline rules review RULE FILE --by NAME
+                                  that NAME has read RULE as it is, which rules need that send to an irreversible
+                                  destination; writes reviewed_by into FILE
   pipeline rules list             the rules in force, their owners, how they fare, and what they did in the last day
 
 FILE may be a folder. Where a database is at hand, check also looks whether enough happens for rate rules. With
@@ -39,10 +43,12 @@ func rulesCommand(ctx context.Context, args []string, env cli.Env) error {
 	destinations := fs.String("destinations", "", "destinations `file` whose names send_to may use (default: the "+
 		"configured one)")
 	tenants := fs.String("tenants", "", "tenants `file` whose names rules may use (default: the configured one)")
+	by := fs.String("by", "", "review: `name` of the person who has read the rule")
 	var back backtestFlags
 	back.add(fs)
 	settings := databaseFlags(fs)
-	action, rest, err := cli.ParseAction(fs, args, map[string]int{"check": 1, "test": 1, "backtest": 1, "list": 0})
+	action, rest, err := cli.ParseAction(fs, args,
+		map[string]int{"check": 1, "test": 1, "backtest": 1, "review": 2, "list": 0})
 	if err != nil {
 		return err
 	}
@@ -65,6 +71,13 @@ func rulesCommand(ctx context.Context, args []string, env cli.Env) error {
 			return cli.Print(env.Stdout, back.asJSON, list)
 		})
 	}
+	rule := ""
+	if action == "review" {
+		if len(rest) == 0 || *by == "" {
+			return cli.Usage(errors.New("which rule, and who has read it? pipeline rules review RULE [FILE] --by NAME"))
+		}
+		rule, rest = rest[0], rest[1:]
+	}
 	file := append(rest, cfg.evaluate.Rules)[0]
 	if file == "" {
 		return cli.Usage(errors.New("which rules? Name a file or a folder"))
@@ -76,6 +89,12 @@ func rulesCommand(ctx context.Context, args []string, env cli.Env) error {
 	switch action {
 	case "check":
 		return checkRules(ctx, cfg, file, back.against, known, env.Stdout)
+	case "review":
+		r, err := review.Write(file, known, rule, *by)
+		if err == nil {
+			fmt.Fprintf(env.Stdout, "%s is reviewed by %s as %s\n", r.Name, r.Review.By, r.Review.Digest)
+		}
+		return err
 	case "test":
 		return testRules(file, known, env.Stdout)
 	}
@@ -90,7 +109,7 @@ func knownNames(cfg *config) (known rules.Options, err error) {
 		if err != nil {
 			return known, err
 		}
-		known.Destinations = found.Names()
+		known.Destinations, known.Irreversible = found.Names(), found.Irreversible()
 	}
 	if cfg.tenants != "" {
 		set, err := tenants.Load(cfg.tenants)

@@ -53,6 +53,26 @@ rules:
 	check(2, "which rules?", "check")
 }
 
+// TestRulesReview: a rule with an irreversible destination is a shadow until somebody has read it.
+func TestRulesReview(t *testing.T) {
+	destinations := writeFile(t, "d.yaml", "destinations:\n  - {name: mail, type: file, path: out.jsonl, "+
+		"irreversible: true}\n")
+	file := writeFile(t, "rules.yaml", "version: 1\nruleset: t\nrules:\n  - {id: a, owner: me, "+
+		"response: 'https://wiki/a', on: x, dedupe_key: event.user_id, send_to: mail}\n")
+	check := func(wantStatus int, want string, args ...string) {
+		t.Helper()
+		status, out, errOut := runCommand(t, nil, append([]string{"rules", "--destinations", destinations}, args...)...)
+		if status != wantStatus || !strings.Contains(out+errOut, want) {
+			t.Errorf("rules %q: exit status %d, output\n%s%s\nwant %d and %q", args, status, out, errOut, wantStatus, want)
+		}
+	}
+	check(0, "nobody has reviewed it: until then it is a shadow", "check", file)
+	check(2, "which rule, and who has read it?", "review", "t/a", file)
+	check(1, `there is no rule "t/b"`, "review", "t/b", file, "--by", "Ann")
+	check(0, "t/a is reviewed by Ann Lee as ", "review", "t/a", file, "--by", "Ann Lee")
+	check(0, "ok: 1 rule, 0 tests passed, 0 warnings", "check", file)
+}
+
 // TestRulesList: what a running process has in force is listed within seconds.
 func TestRulesList(t *testing.T) {
 	t.Parallel()

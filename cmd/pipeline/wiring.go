@@ -178,6 +178,7 @@ func (p *parts) loadRules() (*rules.Set, error) {
 	return replay.Load(p.cfg.evaluate.Rules, rules.Options{
 		Tenants:         p.tenants.IDs(),
 		Destinations:    p.destinations.Names(),
+		Irreversible:    p.destinations.Irreversible(),
 		MaxPayloadBytes: p.cfg.evaluate.MaxPayloadBytes,
 	})
 }

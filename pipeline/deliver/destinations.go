@@ -37,6 +37,7 @@ type Destination struct {
 	// maxRetryAfter bounds the wait that a receiver may ask for with Retry-After.
 	maxRetryAfter time.Duration
 	paused        bool
+	irreversible  bool
 	order         pipeline.Order
 	literal       bool     // its address is an IP address
 	secrets       []string // whatever must not appear in an error
@@ -71,6 +72,17 @@ func (ds Destinations) Names() []string {
 	names := make([]string, len(ds.list))
 	for i, d := range ds.list {
 		names[i] = d.Name
+	}
+	return names
+}
+
+// Irreversible lists the destinations that can't take back what they do.
+func (ds Destinations) Irreversible() []string {
+	var names []string
+	for _, d := range ds.list {
+		if d.irreversible {
+			names = append(names, d.Name)
+		}
 	}
 	return names
 }
@@ -171,6 +183,7 @@ func (r *reader) common() {
 	d.timeout = r.Duration("timeout", DefaultTimeout, time.Millisecond, time.Hour)
 	d.maxRetryAfter = r.Duration("max_retry_after", time.Hour, 0, maxWait)
 	d.paused = r.Bool("paused", false)
+	d.irreversible = r.Bool("irreversible", false)
 	d.retry = r.schedule()
 	d.retryStatus = r.retryStatus()
 	d.breaker = r.breaker()

@@ -171,3 +171,11 @@ func TestConfigFaultsComeTogether(t *testing.T) {
 		}
 	}
 }
+
+// TestIrreversibleDestinationsAreListed: rules that send there need a review.
+func TestIrreversibleDestinationsAreListed(t *testing.T) {
+	ds := destinations(t, hook("crm", "https://example.com"), hook("mail", "https://example.com", "irreversible: true"))
+	if got := ds.Irreversible(); len(got) != 1 || got[0] != "mail" {
+		t.Errorf("irreversible are %v, want mail", got)
+	}
+}

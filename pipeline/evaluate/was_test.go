@@ -19,8 +19,8 @@ func TestARenamedRuleSendsNothingAgain(t *testing.T) {
 	t.Parallel()
 	const limited = "  - {id: told, on: x, subject: event.session_id, cap: {max: 2, per: 1d}, send_to: crm}\n" +
 		"  - {id: once, on: y, dedupe_key: event.session_id, send_to: crm}\n"
-	renamed := strings.NewReplacer("id: cart\n", "id: new-cart\n    was: cart\n", "{id: told,", "{id: new-told, was: told,",
-		"{id: once,", "{id: new-once, was: t/once,").Replace
+	renamed := strings.NewReplacer("id: cart\n", "id: new-cart\n    was: cart\n",
+		"{id: told,", "{id: new-told, was: told,", "{id: once,", "{id: new-once, was: t/once,").Replace
 	w := newWorld(t, cart()+limited)
 	w.tick()
 	var carts []pipeline.Event

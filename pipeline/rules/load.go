@@ -157,15 +157,17 @@ func (x *index) add(r *Rule) {
 
 // loader reads one file.
 type loader struct {
-	src      *yamlfile.File
-	options  Options
-	ruleset  string
-	tenants  []int32
-	events   map[string]expr.Properties
-	defaults *yamlfile.Section
-	rules    []*Rule
-	warnings yamlfile.Faults
-	scopes   map[string]*expr.Scope
+	src     *yamlfile.File
+	options Options
+	ruleset string
+	tenants []int32
+	// fileTenants is where tenants stands, nil if it does not.
+	fileTenants *yaml.Node
+	events      map[string]expr.Properties
+	defaults    *yamlfile.Section
+	rules       []*Rule
+	warnings    yamlfile.Faults
+	scopes      map[string]*expr.Scope
 	// testEventsMade counts the events of tests.
 	testEventsMade int
 }
@@ -187,7 +189,7 @@ func (l *loader) file() {
 	if f.Require("ruleset", "it is part of the identity of every rule") {
 		l.ruleset = l.name(f, "ruleset")
 	}
-	l.tenants = l.tenantIDs(f)
+	l.tenants, l.fileTenants = l.tenantIDs(f), f.Get("tenants")
 	l.defaults = f.Section("defaults", defaultKeys...)
 	if n := f.Get("events"); n != nil {
 		l.declarations(n)

@@ -27,7 +27,7 @@ const DefaultMaxAge = 72 * time.Hour
 
 // ruleKeys are the keys that every kind has.
 var ruleKeys = []string{"id", "kind", "state", "owner", "response", "description", "tenants", "send_to", "payload",
-	"cooldown", "cap", "digest", "dedupe_for", "tests", "was"}
+	"cooldown", "cap", "digest", "dedupe_for", "tests", "was", "reviewed_by"}
 
 // defaultKeys are those that a file can set for all its rules.
 var defaultKeys = []string{"owner", "response", "state", "dedupe_for", "max_age", "grace", "lookback"}
@@ -98,15 +98,16 @@ func (l *loader) common(r *Rule, c *yamlfile.Section) {
 	state := c.OneOf("state", "active", "shadow", "off")
 	r.Off = state == "off"
 	r.Shadow = state == "shadow"
-	r.StateKey = r.origin
-	if r.Shadow {
-		r.StateKey += " (shadow)"
-	}
 	r.Tenants = l.tenants
 	if c.Has("tenants") {
 		r.Tenants = l.tenantIDs(c)
 	}
 	l.sendTo(r, c)
+	l.review(r, c)
+	r.StateKey = r.origin
+	if r.Shadow {
+		r.StateKey += " (shadow)"
+	}
 	l.limits(r, c)
 }
 

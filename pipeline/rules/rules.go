@@ -24,6 +24,8 @@ type Options struct {
 	Tenants map[string]int32
 	// Destinations are the names that send_to may use. Nil: they are not checked.
 	Destinations []string
+	// Irreversible are those of them that can't take back what they do; a rule that sends there needs a review.
+	Irreversible []string
 	// MaxPayloadBytes bounds the payload of one message, in bytes; a larger one is a failure of its rule.
 	MaxPayloadBytes int
 }
@@ -63,6 +65,8 @@ type Rule struct {
 	MaxAge time.Duration
 	// Off: it is only checked. Shadow: it decides, and what it decides is not sent.
 	Off, Shadow bool
+	// Review is who read the rule as it is; without a review that it needs it is a shadow.
+	Review Review
 	// Owner and Response are who answers for the rule, and what to do when it fires.
 	Owner, Response string
 	// Tenants are those that the rule is for; nil for all.
@@ -79,6 +83,8 @@ type Rule struct {
 	// origin is the name under which the rule began, shape what makes rules look alike, and place where it stands.
 	origin, shape string
 	place         yamlfile.Fault
+	// meantAsShadow: it would be a shadow also after a review.
+	meantAsShadow bool
 
 	takes     []take
 	subject   *expr.Program

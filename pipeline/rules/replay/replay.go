@@ -30,6 +30,8 @@ type Run struct {
 	rates    map[rateKey]*rate
 	minutes  map[rules.Minute]rules.Counts
 	decided  []*Decided
+	// reviewed: rules that wait for their review decide as if they had it.
+	reviewed bool
 	failures []Failed
 }
 
@@ -144,7 +146,7 @@ func (r *Run) record(found *rules.Findings) {
 		}
 		d.Destinations = m.Rule.SendTo
 		d.SendAt = r.now.Add(m.Delay)
-		if m.Rule.Shadow {
+		if m.Rule.Shadow && !(r.reviewed && m.Rule.AwaitsReview()) {
 			d.Skipped = "shadow"
 		} else if m.Recheck != nil {
 			r.later(d.SendAt, func() {
