@@ -13,6 +13,9 @@ var (
 	// ErrUnavailable: the database could not be reached, or did not answer in time. The events may or may not be
 	// stored; sending them again is harmless, since their keys make a repeat a duplicate.
 	ErrUnavailable = errors.New("database unavailable")
+	// ErrDiskFull is an ErrUnavailable of which more is known: the database's disk is full, and the events are not
+	// stored. Sending them again helps once there is room, and is harmless.
+	ErrDiskFull = fmt.Errorf("%w: its disk is full", ErrUnavailable)
 	// ErrFault: the database answers, and cannot store events as things are: a privilege or a table is missing, or a
 	// bug. The events are not stored. Sending them again helps once somebody has repaired it, and is harmless.
 	ErrFault = errors.New("not stored until a fault is repaired")

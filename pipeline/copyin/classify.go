@@ -64,7 +64,8 @@ const (
 	causeTimeout       cause = "timeout"
 	causeConnection    cause = "connection"
 	causeSession       cause = "session" // permanent, but the session that it may belong to has been closed
-	causeRecord        cause = "record"  // two batches made the same decision at once: the repeat sees the other's
+	causeDiskFull      cause = "disk-full"
+	causeRecord        cause = "record" // two batches made the same decision at once: the repeat sees the other's
 	// The COMMIT whose answer was lost had not taken place.
 	causeInDoubt cause = "in-doubt"
 	// causeCommit: something deferred to COMMIT raised an error; the repeat runs it before.
@@ -81,6 +82,9 @@ var retried = []cause{
 	causeSession, causeDeadlock, causeSerialization, causeLock, causeTimeout, causeConnection, causeRecord, causeInDoubt,
 	causeCommit,
 }
+
+// diskFull is PostgreSQL's error when it can't make a file longer.
+const diskFull = "53100"
 
 func classify(err error) cause {
 	var at stepError
@@ -104,6 +108,8 @@ func classify(err error) cause {
 		return causeLock
 	case "57014", "25P03", "25P04": // statement timeout, idle in transaction, transaction timeout
 		return causeTimeout
+	case diskFull:
+		return causeDiskFull
 	case "25006": // a standby, for as long as the switch-over takes
 		return causeConnection
 	case "23505":

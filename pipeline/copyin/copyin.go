@@ -49,6 +49,7 @@ type Writer struct {
 	misses  misses
 	control control
 	outage  outage
+	failing failing
 
 	lookupFirst    float64
 	attemptTimeout time.Duration
@@ -102,12 +103,15 @@ func (w *Writer) Write(ctx context.Context, events []pipeline.Event) ([]pipeline
 		cause := pipeline.ErrUnavailable
 		if _, ok := errors.AsType[*fault](err); ok {
 			cause = pipeline.ErrFault
+		} else if errors.Is(err, pipeline.ErrDiskFull) {
+			cause = pipeline.ErrDiskFull
 		}
 		w.m.failed.WithLabelValues(failedAs(cause)).Inc()
 		err = fmt.Errorf("copyin: write %d events: %w: %w", len(events), cause, err)
-		w.log.Error("batch not written", "events", len(events), "error", err)
+		w.failing.note(w.log, failedAs(cause), len(events), err)
 		return nil, err
 	}
+	w.failing.end(w.log)
 	if recorder != nil {
 		recorder.Committed()
 	}
@@ -122,8 +126,11 @@ func (w *Writer) Write(ctx context.Context, events []pipeline.Event) ([]pipeline
 
 // failedAs is the label of an error in the metrics.
 func failedAs(err error) string {
-	if errors.Is(err, pipeline.ErrFault) {
+	switch {
+	case errors.Is(err, pipeline.ErrFault):
 		return "fault"
+	case errors.Is(err, pipeline.ErrDiskFull):
+		return string(causeDiskFull)
 	}
 	return "unavailable"
 }

@@ -3,7 +3,6 @@ package copyin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"sync/atomic"
 	"time"
@@ -154,15 +153,6 @@ func (w *Writer) hasEnded(ctx context.Context, xid string) (bool, error) {
 	defer closeNow(conn)
 	status, err := xactStatus(ctx, conn, xid)
 	return status != inProgress, err
-}
-
-// Trouble reports what keeps batches from being acknowledged although the database answers, nil where nothing does.
-func (w *Writer) Trouble() error {
-	if n := w.waiting.Load(); n > 0 {
-		return fmt.Errorf("%d COMMITs take longer than %s: is a synchronous standby away? (pg_stat_replication, "+
-			"synchronous_standby_names) Events are stored again when it is back", n, w.attemptTimeout)
-	}
-	return nil
 }
 
 // replies reads what PostgreSQL answers.

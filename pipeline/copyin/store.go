@@ -3,6 +3,7 @@ package copyin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 	"sluice.example/sluice/internal/pgsession"
 	"sluice.example/sluice/internal/wait"
+	"sluice.example/sluice/pipeline"
 )
 
 // mode is how the next transaction goes about it.
@@ -120,6 +122,8 @@ func (w *Writer) store(ctx, stop context.Context, b *batch, recorder Recorder) e
 			}
 			m.isolate = true
 			continue
+		case causeDiskFull:
+			return fmt.Errorf("%w: %w", pipeline.ErrDiskFull, err) // room takes an operator, and clients come again
 		case causePermanent:
 			// Its session was closed where the error may be one that only old sessions have. Then all are old.
 			at, ok := errors.AsType[*stepError](err)

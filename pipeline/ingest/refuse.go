@@ -52,6 +52,9 @@ func (s *Server) crowded(ctx exchange) {
 		fmt.Sprintf("%d requests are being answered (ingest.concurrency)", s.cfg.Concurrency), -1)
 }
 
+// fullAfter is when to come back after a disk was full. A guess: room takes an operator, and the answer comes at once.
+const fullAfter = 5 * time.Second
+
 // unavailable answers 503, or 500 after a fault. The events may or may not be stored; after ErrClosed and ErrFault they
 // are not.
 func (s *Server) unavailable(ctx exchange, err error) {
@@ -73,6 +76,9 @@ func (s *Server) unavailable(ctx exchange, err error) {
 	case errors.Is(err, pipeline.ErrFault):
 		problem(ctx, 500, "cannot-store", "a fault on this server keeps events from being stored; its operator finds "+
 			"the reason in the log and at /readyz. When it is repaired, "+again, -1)
+	case errors.Is(err, pipeline.ErrDiskFull):
+		retryAfter(ctx, fullAfter)
+		problem(ctx, 503, "disk-full", "the database's disk is full, and nothing was stored; "+again, -1)
 	case errors.Is(err, pipeline.ErrUnavailable):
 		problem(ctx, 503, "unavailable", "the database is away; "+again, -1)
 	default:

@@ -442,6 +442,8 @@ func (st *stream) fail(err error) {
 	case errors.Is(err, pipeline.ErrFault):
 		st.end(500, "cannot-store", "a fault on this server keeps events from being stored; its operator finds the reason "+
 			"in the log and at /readyz"+again)
+	case errors.Is(err, pipeline.ErrDiskFull):
+		st.end(503, "disk-full", "the database's disk is full"+again)
 	case errors.Is(err, pipeline.ErrUnavailable):
 		st.end(503, "unavailable", "the database is away"+again)
 	case errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &netErr) && netErr.Timeout():
