@@ -75,7 +75,8 @@ func (s *Server) route(request *fasthttp.RequestCtx) {
 	case to.service == answersHealth && (s.leaving.Load() || s.draining.Load()):
 		s.unavailable(ctx, pipeline.ErrClosed)
 	case to.service == answersHealth:
-		ctx.Response.SetBodyString("ok\n")
+		ctx.Response.Header.SetContentType("application/json")
+		ctx.Response.SetBodyString(`{"status":"ok"}`)
 	case to.service == answersFlags:
 		ctx.Response.Header.SetContentType("application/json")
 		ctx.Response.SetBodyString(noFlags)
