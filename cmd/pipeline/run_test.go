@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -554,6 +556,38 @@ func TestHangupWithoutRules(t *testing.T) {
 	signalNode(t, node, syscall.SIGTERM)
 	if got := exit(t, node, time.Minute); got != 0 {
 		t.Errorf("exit status %d, want 0", got)
+	}
+}
+
+// SIGHUP puts the tenants of the file in force.
+func TestHangupReloadsTenants(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "tenants.yaml")
+	write := func(key string) {
+		t.Helper()
+		text := fmt.Sprintf("tenants: [{id: 1, name: a, keys: [\"sha256:%x\"]}]\n", sha256.Sum256([]byte(key)))
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("KEY_OLD")
+	node := startNode(t, pgtest.URL(t), "--tenants", file)
+	status := func(key string) int {
+		res, err := http.DefaultClient.Do(request(t, node.Events(), key, `{"event_name":"x"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		return res.StatusCode
+	}
+	if got := status("KEY_OLD"); got != 200 {
+		t.Fatalf("the key of the file: %d; want 200", got)
+	}
+	write("KEY_NEW")
+	signalNode(t, node, syscall.SIGHUP)
+	pgtest.Eventually(t, "the new key is taken", func() bool { return status("KEY_NEW") == 200 })
+	if got := status("KEY_OLD"); got != 401 {
+		t.Errorf("the key that is gone from the file: %d; want 401", got)
 	}
 }
 

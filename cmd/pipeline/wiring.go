@@ -11,14 +11,15 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/sourcegraph/conc/pool"
 
 	"sluice.example/sluice/internal/tenants"
+	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/buffer"
 	"sluice.example/sluice/pipeline/claim"
@@ -37,6 +38,8 @@ type parts struct {
 	log *slog.Logger
 
 	tenants      tenants.Set
+	who          atomic.Pointer[tenants.Set] // tenants, as reloaded
+	again        chan struct{}               // a nudge that the rules are to be reloaded
 	destinations deliver.Destinations
 	topics       map[string][]string
 
@@ -82,7 +85,7 @@ func checkStages(cfg *config) error {
 // build makes the stages that the roles ask for and joins them. It starts nothing and touches no database, so it also
 // serves to check the settings: the error joins every fault of every stage and of the files that they name.
 func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (*parts, error) {
-	p := &parts{cfg: cfg, log: log, rulesDB: db.query}
+	p := &parts{cfg: cfg, log: log, rulesDB: db.query, again: make(chan struct{}, 1)}
 	var errs []error
 	failed := func(err error) {
 		if err != nil {
@@ -94,6 +97,7 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 		p.tenants, err = tenants.Load(cfg.tenants)
 		failed(err)
 	}
+	p.who.Store(&p.tenants)
 	if cfg.destinations != "" {
 		p.destinations, err = deliver.Load(cfg.destinations)
 		failed(err)
@@ -176,35 +180,35 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 // loadRules reads the rules file, knowing the tenants and destinations of this process.
 func (p *parts) loadRules() (*rules.Set, error) {
 	return replay.Load(p.cfg.evaluate.Rules, rules.Options{
-		Tenants:         p.tenants.IDs(),
+		Tenants:         p.who.Load().IDs(),
 		Destinations:    p.destinations.Names(),
 		Irreversible:    p.destinations.Irreversible(),
 		MaxPayloadBytes: p.cfg.evaluate.MaxPayloadBytes,
 	})
 }
 
-// watchRules reloads the rules when their file changes and on SIGHUP.
-func (p *parts) watchRules(ctx context.Context) error {
+// reload reads the tenants and then the rules again on SIGHUP. What is at fault leaves what was in force before.
+func (p *parts) reload(ctx context.Context) error {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
-	again := make(chan struct{}, 1)
-	tasks := pool.New().WithContext(ctx).WithCancelOnError().WithFirstError()
-	tasks.Go(func(ctx context.Context) error { return p.engine.Watch(ctx, p.cfg.evaluate.Rules, p.loadRules, again) })
-	tasks.Go(func(ctx context.Context) error {
-		for {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-hangups:
-				select {
-				case again <- struct{}{}:
-				default: // one is waiting to be noticed already
-				}
-			}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-hangups:
 		}
-	})
-	return tasks.Wait()
+		if p.cfg.tenants != "" && p.server != nil {
+			_ = p.server.Reload(func() (tenants.Set, error) { // it is in the log
+				who, err := tenants.Load(p.cfg.tenants)
+				if err == nil {
+					p.who.Store(&who)
+				}
+				return who, err
+			})
+		}
+		wait.Nudge(p.again)
+	}
 }
 
 // recheckedQueue looks at messages between claim and delivery, and hands on those that still hold.
@@ -243,11 +247,14 @@ func (p *parts) stages(door net.Listener) []stage {
 			stage{"buffer tuning", func(ctx context.Context) error { return p.buffer.Tune(ctx, p.usage, p.log) }},
 			stage{"buffer", p.buffer.Run})
 	}
+	all = append(all, stage{"reload", p.reload})
 	if p.sweeper != nil {
 		all = append(all, stage{"sweep", p.sweeper.Run})
 	}
 	if p.engine != nil && p.cfg.evaluate.Rules != "" {
-		all = append(all, stage{"rules", p.watchRules})
+		all = append(all, stage{"rules", func(ctx context.Context) error {
+			return p.engine.Watch(ctx, p.cfg.evaluate.Rules, p.loadRules, p.again)
+		}})
 	}
 	if p.engine != nil { // also without rules: others may have some in force
 		all = append(all, stage{"rule report", func(ctx context.Context) error { return p.engine.Report(ctx, p.rulesDB) }})

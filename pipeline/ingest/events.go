@@ -49,7 +49,7 @@ func (s *Server) events(ctx exchange, to route) {
 	if who.later && !s.admit(ctx, who) {
 		return
 	}
-	s.limiters[who.tenant].Spend(got.total, got.size)
+	s.limiter(who.tenant).Spend(got.total, got.size)
 	s.metrics.receivedEvents(who.tenant, got.total)
 	s.metrics.rejectedEvents(who.tenant, got.rejected)
 	s.hand(ctx, who.tenant, got.events, got.rejected)
@@ -59,6 +59,7 @@ func (s *Server) events(ctx exchange, to route) {
 type sender struct {
 	tenant int32
 	known  bool
+	key    []byte // in the request's header
 	// later: nobody is known yet, but the key may stand in the body.
 	later bool
 }
@@ -69,7 +70,8 @@ func (s *Server) authenticate(ctx exchange) (who sender, ok bool) {
 	if name := ctx.shape.keyInQuery; key == nil && name != "" {
 		key = ctx.QueryArgs().Peek(name)
 	}
-	who.tenant, who.known = s.tenants.OfKey(key)
+	who.tenant, who.known = s.callers.Load().OfKey(key)
+	who.key = key
 	who.later = !who.known && key == nil && ctx.shape.keyInBody
 	return who, who.later || s.admit(ctx, who)
 }
@@ -82,7 +84,7 @@ func (s *Server) admit(ctx exchange, who sender) bool {
 			"a write key is needed: Authorization: Bearer KEY, Basic with the key as user name, or X-Write-Key", -1)
 		return false
 	}
-	if wait := s.limiters[who.tenant].Wait(ctx.Time()); wait > 0 {
+	if wait := s.limiter(who.tenant).Wait(ctx.Time()); wait > 0 {
 		s.metrics.limited.WithLabelValues(tenantLabel(who.tenant)).Inc()
 		retryAfter(ctx, wait)
 		problem(ctx, 429, "rate-limited",
@@ -134,7 +136,7 @@ func (s *Server) read(ctx exchange, who sender) (*body.Body, bool) {
 
 // shareOfPart returns the share of the tenant whose write key stands in a part of a body, or nil.
 func (s *Server) shareOfPart(part []byte) *body.Share {
-	if tenant, ok := s.tenants.OfKey(body.FindKey(part)); ok {
+	if tenant, ok := s.callers.Load().OfKey(body.FindKey(part)); ok {
 		return s.bodies.Tenant(tenant)
 	}
 	return nil
@@ -154,7 +156,7 @@ func (s *Server) decode(ctx exchange, in input, who *sender) (decoded, *malforme
 	d.reset(&s.cfg, who.tenant, ctx.Time())
 	m := ctx.shape.decode(d, in)
 	if m == nil && who.later {
-		who.tenant, who.known = s.tenants.OfKey([]byte(d.key))
+		who.tenant, who.known = s.callers.Load().OfKey([]byte(d.key))
 		d.tenant = who.tenant
 	}
 	got := decoded{total: d.count, size: len(in.body), rejected: slices.Clone(d.rejected)}

@@ -22,6 +22,7 @@ type Metrics struct {
 	panics     prometheus.Counter
 	inFlight   prometheus.Gauge
 	reading    prometheus.Gauge
+	reloadOK   prometheus.Gauge
 
 	// Looking labels up costs more than counting, so what was found is kept.
 	tenants  sync.Map // int32 -> prometheus.Counter
@@ -101,6 +102,9 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}, []string{"status"}),
 	}
 	reg.MustRegister(m.seconds)
+	m.reloadOK = gauge("pipeline_ingest_tenants_reload_ok",
+		"1 if the tenants file was good when it was last read; else the tenants from before are in force.")
+	m.reloadOK.Set(1)
 	for _, i := range []int{2, 4, 5} { // there are no others
 		m.classes[i] = m.seconds.WithLabelValues(strconv.Itoa(i) + "xx")
 	}

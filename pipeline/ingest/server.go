@@ -36,12 +36,11 @@ type Buffer interface {
 type Server struct {
 	cfg     Config
 	buffer  Buffer
-	tenants tenants.Set
 	metrics *Metrics
 	log     *slog.Logger
 
-	cert     *certfile.Pair             // nil: plain HTTP
-	limiters map[int32]*tenants.Limiter // fixed; a tenant without limits has none
+	cert     *certfile.Pair // nil: plain HTTP
+	callers  atomic.Pointer[callers]
 	bodies   *body.Reader
 	decoders sync.Pool
 	inFlight atomic.Int64
@@ -57,12 +56,8 @@ func New(cfg Config, buf Buffer, who tenants.Set, m *Metrics, log *slog.Logger) 
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, buffer: buf, tenants: who, metrics: m, log: log, limiters: map[int32]*tenants.Limiter{}}
+	s := &Server{cfg: cfg, buffer: buf, metrics: m, log: log}
 	s.drain, s.shut = context.WithCancel(context.Background())
-	for tenant, l := range who.Limits() {
-		s.limiters[tenant] = tenants.NewLimiter(l, time.Now())
-	}
-	m.begin(who.IDs())
 	s.decoders.New = func() any { return new(decoder) }
 	var err error
 	if cfg.TLSCertFile != "" {
@@ -73,7 +68,7 @@ func New(cfg Config, buf Buffer, who tenants.Set, m *Metrics, log *slog.Logger) 
 	s.bodies, err = body.NewReader(body.Config{MaxBodyBytes: cfg.MaxBodyBytes, MaxDecodedBytes: cfg.MaxDecodedBytes,
 		MaxReadingBytes: cfg.MaxReadingBytes, ReadTimeout: cfg.ReadTimeout}, body.Metrics{Wire: m.wire, Reading: m.reading})
 	if err == nil {
-		s.bodies.Several(len(who.IDs()) > 1)
+		s.use(who)
 	}
 	return s, err
 }

@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -60,7 +61,9 @@ type stream struct {
 	out      []byte
 	sent     int
 	ended    bool
-	untaken  bool // the last events were not handed to the buffer
+	key      []byte
+	admitted atomic.Pointer[callers] // under which the key was looked up last
+	untaken  bool                    // the last events were not handed to the buffer
 }
 
 // tally counts verdicts.
@@ -82,6 +85,7 @@ func (s *Server) stream(ctx exchange) {
 	st := &stream{
 		s:       s,
 		tenant:  who.tenant,
+		key:     bytes.Clone(who.key),
 		memory:  body.NewHold(s.bodies.Tenant(who.tenant)),
 		conn:    ctx.Conn(),
 		filled:  make(chan struct{}, 1),
@@ -216,6 +220,9 @@ func (st *stream) read(wire io.Reader, open func(io.Reader) (io.Reader, func(), 
 // more appends what has come in to chunk, and waits for some where there is none. The error is that of the end.
 func (st *stream) more() error {
 	for begin := time.Now(); ; {
+		if err := st.revoked(); err != nil {
+			return err
+		}
 		n, err := st.takeOver()
 		if err == errNoRoom {
 			if err := st.pause(100*time.Millisecond, begin, errNoRoom); err != nil {
@@ -230,7 +237,10 @@ func (st *stream) more() error {
 		if err != nil {
 			return err
 		}
-		<-st.filled // the reader always ends with a nudge
+		select {
+		case <-st.filled: // the reader always ends with a nudge
+		case <-st.admitted.Load().replaced:
+		}
 	}
 }
 
@@ -368,7 +378,7 @@ func (st *stream) write(events []pipeline.Event, d *decoder, size int) bool {
 			return false
 		}
 	}
-	st.s.limiters[st.tenant].Spend(d.count, size)
+	st.s.limiter(st.tenant).Spend(d.count, size)
 	st.out = append(st.out, `{"index":`...)
 	st.out = strconv.AppendInt(st.out, int64(st.total.events), 10)
 	st.out = append(st.out, `,"count":`...)
@@ -384,12 +394,12 @@ func (st *stream) write(events []pipeline.Event, d *decoder, size int) bool {
 	return true
 }
 
-// add waits for room as long as the client stays, which TCP then makes wait, and no longer than ingest.idle-timeout; for a
-// database that is away, ingest.answer-timeout.
+// add waits for room as long as the client stays, which TCP then makes wait, and no longer than ingest.idle-timeout. It
+// waits ingest.answer-timeout for a database that is away.
 func (st *stream) add(events []pipeline.Event) ([]pipeline.Verdict, error) {
 	begin := time.Now()
 	for giveUp := begin.Add(st.s.cfg.AnswerTimeout); ; {
-		pause := st.s.limiters[st.tenant].Wait(time.Now())
+		pause := st.s.limiter(st.tenant).Wait(time.Now())
 		cause := errLimited
 		if pause == 0 {
 			answer, cancel := context.WithTimeout(context.Background(), st.s.cfg.AnswerTimeout)
@@ -429,6 +439,8 @@ func (st *stream) fail(err error) {
 	switch {
 	case errors.Is(err, pipeline.ErrClosed) || st.s.drain.Err() != nil:
 		st.end(503, "draining", "the server is shutting down; send on from the event at index")
+	case errors.Is(err, errRevoked):
+		st.end(401, "unauthorized", "the write key is no longer known"+again)
 	case errors.Is(err, errLimited):
 		st.end(429, "rate-limited", "this tenant sends more than its limits in the tenants file"+again)
 	case errors.Is(err, errNoRoom):

@@ -32,6 +32,9 @@ func (st *stream) pause(d time.Duration, begin time.Time, cause error) error {
 	st.mu.Lock()
 	err := st.err
 	st.mu.Unlock()
+	if err := st.revoked(); err != nil {
+		return err
+	}
 	switch {
 	case err == io.EOF: // it waits for its verdicts, perhaps with its own side closed
 		return nil
