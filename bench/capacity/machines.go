@@ -145,12 +145,12 @@ func (p *planner) planMachines() {
 	p.need("headroom", fmt.Sprintf("%.0f %%", 100*(1-p.t.Rate/max(first, 1))),
 		"1 - target / first limit of one machine; negative: more machines are needed, see above")
 
-	perNode := count(p.point.Settings["writers"]) + queryConnections
+	perNode := count(p.point.Settings["writers"]) + queryConnections + 1 // for pages
 	allowed, _ := strconv.ParseFloat(p.ingest.Machine.Settings["max_connections"], 64)
 	reserved, _ := strconv.ParseFloat(p.ingest.Machine.Settings["superuser_reserved_connections"], 64)
 	need := perNode * float64(p.Nodes)
 	p.need("connections to PostgreSQL", number(need), "formula: %d nodes x (%s writers + %d others); the measured "+
-		"server allows %s", p.Nodes, p.point.Settings["writers"], queryConnections, number(allowed-reserved))
+		"server allows %s", p.Nodes, p.point.Settings["writers"], queryConnections+1, number(allowed-reserved))
 	if most := math.Floor((allowed - reserved) / perNode); most > 0 {
 		p.limit("connections", most*nodeLimit, "formula: (max_connections %s - %s reserved) / %s for each node = %s nodes "+
 			"x %s events/s", number(allowed), number(reserved), number(perNode), number(most), number(nodeLimit))

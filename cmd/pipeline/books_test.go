@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"syscall"
@@ -69,4 +71,51 @@ func TestBooksOfSeveralNodes(t *testing.T) {
 		d := booksOf(t, third).Differences
 		return d.Stored != nil && *d.Stored == 0 && d.Decided != nil && *d.Decided == 0
 	})
+}
+
+// TestBooksHoldUpNobody: 40 who ask for the books, while a lock keeps every one of them from its answer, leave readiness
+// and deliveries their connections.
+func TestBooksHoldUpNobody(t *testing.T) {
+	t.Parallel()
+	url := pgtest.URL(t)
+	node := startNode(t, url)
+	conn := connect(t, url)
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(t.Context())
+	// The books read it, and nothing of readiness or delivery does.
+	if _, err := tx.Exec(t.Context(), "lock table sluice_processes in access exclusive mode"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var asked sync.WaitGroup
+	for range 40 {
+		asked.Go(func() {
+			req, err := http.NewRequestWithContext(ctx, "GET", node.Admin+"/v1/books", nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if res, err := http.DefaultClient.Do(req); err == nil {
+				res.Body.Close()
+			}
+		})
+	}
+	defer asked.Wait()
+	defer cancel()
+	watcher := connect(t, url)
+	pgtest.Until(t, watcher, "select count(*) = 1 from pg_stat_activity where datname = current_database() and "+
+		"application_name = 'pipeline pages' and wait_event_type = 'Lock'")
+	for range 10 {
+		res, err := http.Get(node.Admin + "/readyz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != 200 {
+			t.Fatalf("/readyz is %d while 40 ask for the books; want 200", res.StatusCode)
+		}
+	}
 }

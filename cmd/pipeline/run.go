@@ -206,7 +206,7 @@ func (n *node) introduce(ctx context.Context, p pools, made *parts) error {
 			return err
 		}
 	}
-	return n.books.Begin(ctx, n.reg, p.query, made.tenants.IDs(), made.engine != nil)
+	return n.books.Begin(ctx, n.reg, p.query, p.pages, made.tenants.IDs(), made.engine != nil)
 }
 
 // checkDoor reports an address that can't be listened at, before a start changes anything in the database.

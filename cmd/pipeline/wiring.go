@@ -57,11 +57,14 @@ type parts struct {
 }
 
 // pools are the connections that the stages share: one set for writers, so that nothing else can take a connection
-// from ingest, and one for everything else.
-type pools struct{ write, query *pgxpool.Pool }
+// from ingest, one for what operators look at, which may take long, and one for everything else.
+type pools struct{ write, query, pages *pgxpool.Pool }
 
 func (db *database) openPools(cfg *config, reg prometheus.Registerer) (p pools, err error) {
 	if p.write, err = db.pool("write", max(1, cfg.buffer.Writers), reg); err != nil {
+		return p, err
+	}
+	if p.pages, err = db.pool("pages", 1, reg); err != nil {
 		return p, err
 	}
 	p.query, err = db.pool("query", max(1, cfg.queryConns), reg)

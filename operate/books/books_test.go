@@ -49,7 +49,7 @@ func TestBooks(t *testing.T) {
 		}
 		return a, out.String()
 	}
-	if err := b.Begin(t.Context(), reg, pool, map[string]int32{"default": 1, "acme": 2}, true); err != nil {
+	if err := b.Begin(t.Context(), reg, pool, pool, map[string]int32{"default": 1, "acme": 2}, true); err != nil {
 		t.Fatal(err)
 	}
 	one := prometheus.Labels{"tenant": "1"}
@@ -143,7 +143,7 @@ func TestOtherWriters(t *testing.T) {
 	const processSQL = `insert into sluice_processes (process_id, writes, started_at, seen_at, ended_at)
 		values (gen_random_uuid(), `
 	var b Handler
-	if err := b.Begin(t.Context(), prometheus.NewRegistry(), pool, map[string]int32{"default": 1}, true); err != nil {
+	if err := b.Begin(t.Context(), prometheus.NewRegistry(), pool, pool, map[string]int32{"default": 1}, true); err != nil {
 		t.Fatal(err)
 	}
 	server := httptest.NewServer(&b)

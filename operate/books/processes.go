@@ -70,8 +70,8 @@ join sluice_processes self on self.process_id = $1
 where o.process_id <> self.process_id and o.writes
     and coalesce(o.ended_at, o.seen_at + interval '15 seconds') >= self.started_at`
 
-func (p *process) others(ctx context.Context) (n int, err error) {
-	if err := p.pool.QueryRow(ctx, othersSQL, p.id).Scan(&n); err != nil {
+func (p *process) others(ctx context.Context, pool *pgxpool.Pool) (n int, err error) {
+	if err := pool.QueryRow(ctx, othersSQL, p.id).Scan(&n); err != nil {
 		return 0, fmt.Errorf("books: %w", err)
 	}
 	return n, nil

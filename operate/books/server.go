@@ -31,6 +31,7 @@ type Handler struct {
 type source struct {
 	counters prometheus.Gatherer
 	pool     *pgxpool.Pool
+	turns    *turns
 	names    map[int32]string
 	start    mark
 	self     *process
@@ -62,10 +63,11 @@ func parseMark(text string) (m mark, err error) {
 
 // Begin opens the books: both sides count from now on. The process side is read off the metrics in counters, and
 // tenants are named by their ids. After an error it may be called again. writes is true for a process that stores
-// events or decides: others then know that the tables do not hold their part alone.
-func (h *Handler) Begin(ctx context.Context, counters prometheus.Gatherer, pool *pgxpool.Pool, tenants map[string]int32,
-	writes bool) error {
-	s := &source{counters: counters, pool: pool, names: map[int32]string{}}
+// events or decides: others then know that the tables do not hold their part alone. What others see of this process
+// goes through pool, and what takes long through pages, one answer at a time.
+func (h *Handler) Begin(ctx context.Context, counters prometheus.Gatherer, pool, pages *pgxpool.Pool,
+	tenants map[string]int32, writes bool) error {
+	s := &source{counters: counters, pool: pages, turns: newTurns(), names: map[int32]string{}}
 	for name, id := range tenants {
 		s.names[id] = name
 	}
@@ -106,7 +108,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	answer, err := s.read(r.Context(), since)
+	answer, err := s.turns.read(r.Context(), since, func(ctx context.Context) (*Answer, error) {
+		return s.read(ctx, since)
+	})
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
@@ -138,7 +142,7 @@ func (s *source) read(ctx context.Context, since mark) (*Answer, error) {
 		return nil, fmt.Errorf("books: %w", err)
 	}
 	answer := &Answer{Since: since.String(), Mark: mark.String()}
-	if answer.OtherWriters, err = s.self.others(ctx); err != nil {
+	if answer.OtherWriters, err = s.self.others(ctx, s.pool); err != nil {
 		return nil, err
 	}
 	before, err := s.steady(ctx, answer)
