@@ -29,6 +29,7 @@ type config struct {
 	tenants      string
 	listen       string
 	adminListen  string
+	adminHosts   []string
 	readyFile    string
 	logFormat    string
 	logLevel     string
@@ -97,6 +98,9 @@ func (c *config) settings() []*setting {
 		{key: "admin.listen", value: &c.adminListen,
 			doc: "address of /healthz, /readyz, /metrics, /v1/books and /debug/pprof. It has no authentication: keep it on " +
 				"loopback or a private network"},
+		{key: "admin.hosts", value: &c.adminHosts, unit: "names",
+			doc: "host names by which others ask on admin.listen, like the name of a service that Prometheus scrapes; " +
+				"addresses, localhost and the host of admin.listen are always taken"},
 		{key: "admin.ready-fill", value: &c.readyFill, unit: "share",
 			doc: "/readyz answers 503 while the buffer is fuller than this"},
 		{key: "ready-file", value: &c.readyFile,

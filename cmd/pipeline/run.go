@@ -149,7 +149,9 @@ func (n *node) serveAdmin(ctx context.Context) (stop func() error, err error) {
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan error, 1)
-	go func() { done <- httpserve.Serve(ctx, l, adminHandler(n.reg, &n.ready, &n.books, n.log), time.Second) }()
+	h := httpserve.Guard(adminHandler(n.reg, &n.ready, &n.books, n.log), n.cfg.adminListen, n.cfg.adminHosts,
+		"/healthz", "/readyz")
+	go func() { done <- httpserve.Serve(ctx, l, h, time.Second) }()
 	n.told.Admin = "http://" + l.Addr().String()
 	n.told.Pid = os.Getpid()
 	n.log.Info("admin address", "url", n.told.Admin, "paths", "/healthz /readyz /metrics /v1/books /debug/pprof/")
