@@ -43,9 +43,9 @@ type Progress struct {
 }
 
 // Apply changes the messages that match f and come after an id, at most rate of them a second, and reports each step.
-// Messages that are made meanwhile are left alone. It is a job: a call that is interrupted or dies leaves it unfinished,
-// and the next one with the same arguments goes on where it ended. Each message is changed once. While another process
-// has the job, Apply waits: that process is at work, or it died less than leaseFor ago.
+// Messages that are made meanwhile are left alone. It is a job: a call that is interrupted or dies leaves it
+// unfinished, and the next one with the same arguments goes on where it ended. Each message is changed once. While
+// another process has the job, Apply waits: that process is at work, or it died less than leaseFor ago.
 func (c Change) Apply(ctx context.Context, conn *pgx.Conn, f claim.Filter, after int64, rate float64,
 	report func(Progress)) error {
 	batch := min(max(1, int(rate)), 1000)

@@ -15,8 +15,8 @@ import (
 	"sluice.example/sluice/pipeline/claim"
 )
 
-// leaseFor is how long a job belongs to a process after each step, beside the pause until the next. A guess: longer than
-// a step takes, and short enough to wait for after a crash.
+// leaseFor is how long a job belongs to a process after each step, beside the pause until the next. A guess: longer
+// than a step takes, and short enough to wait for after a crash.
 const leaseFor = 15 * time.Second
 
 // job is a row of operator_jobs that this process has.
@@ -151,7 +151,8 @@ func (j *job) step(ctx context.Context, conn *pgx.Conn, change func(pgx.Tx) (cla
 
 // releaseSQL lets the next process have the job at once.
 const releaseSQL = `
-update operator_jobs set locked_until = null, lease_token = null, error = $3 where id = $1 and lease_token = $2::text::uuid`
+update operator_jobs set locked_until = null, lease_token = null, error = $3
+where id = $1 and lease_token = $2::text::uuid`
 
 // stopped gives the job back, and returns an error that says how to go on.
 func (j *job) stopped(ctx context.Context, conn *pgx.Conn, changed int, done string, cause error) error {

@@ -14,8 +14,8 @@ type Metrics struct {
 	errors                                                          *prometheus.CounterVec
 
 	due, leased, scheduled, behind, dead, oldestDue, blocked *prometheus.GaugeVec
+	oldest                                                   *prometheus.GaugeVec // without labels; absent: not known
 	counted                                                  prometheus.Gauge
-	oldest                                                   *prometheus.GaugeVec // without labels; absent where it is not known
 
 	kept map[string]bool // destinations whose gauges stay
 	set  map[string]bool // destinations whose gauges are there
