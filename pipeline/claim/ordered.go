@@ -25,26 +25,24 @@ import (
 // never is where the run_after of marked messages is. Programs that do not know the mark can read it.
 const never = `timestamptz '9999-12-31 00:00:00+00'`
 
-// nearSQL finds a message of the subject of c: the nearest one of them by its id, with a status and a bound that are
-// appended. The row comparisons and the order are those of outbox_order and outbox_dead_order, and of no other index,
-// so the planner has nothing else to walk along, whether or not it knows the table.
+// These find the nearest message of the subject of c, by its id. The comparisons and the order are those of
+// outbox_order and outbox_dead_order, and of no other index, so the planner has nothing else to walk along, whether or
+// not it knows the table. The row comparison is where the walk begins, and the single one is where it ends: one of
+// each, since a walk begins at any one of two and does not end at the second column of a row.
 const (
-	sameSubject = `
-            where b.destination = c.destination and b.subject_key <> ''
-                and (b.tenant_id, b.subject_key) >= (c.tenant_id, c.subject_key)
-                and (b.tenant_id, b.subject_key) <= (c.tenant_id, c.subject_key)`
-	openBefore = sameSubject + `
-                and b.status in ('pending', 'failed')
-                and (b.tenant_id, b.subject_key, b.message_id) < (c.tenant_id, c.subject_key, c.message_id)
-            order by b.tenant_id desc, b.subject_key desc, b.message_id desc limit 1`
-	deadBefore = sameSubject + `
-                and b.status = 'dead'
-                and (b.tenant_id, b.subject_key, b.message_id) < (c.tenant_id, c.subject_key, c.message_id)
-            order by b.tenant_id desc, b.subject_key desc, b.message_id desc limit 1`
-	openAfter = sameSubject + `
-                and b.status in ('pending', 'failed')
-                and (b.tenant_id, b.subject_key, b.message_id) > (c.tenant_id, c.subject_key, c.message_id)
-            order by b.tenant_id, b.subject_key, b.message_id limit 1`
+	sameTenant = `
+            where b.destination = c.destination and b.tenant_id = c.tenant_id and b.subject_key <> ''`
+	before = `
+                and b.subject_key >= c.subject_key
+                and (b.subject_key, b.message_id) < (c.subject_key, c.message_id)
+            order by b.subject_key desc, b.message_id desc limit 1`
+	after = `
+                and b.subject_key <= c.subject_key
+                and (b.subject_key, b.message_id) > (c.subject_key, c.message_id)
+            order by b.subject_key, b.message_id limit 1`
+	openBefore = sameTenant + ` and b.status in ('pending', 'failed')` + before
+	openAfter  = sameTenant + ` and b.status in ('pending', 'failed')` + after
+	deadBefore = sameTenant + ` and b.status = 'dead'` + before
 )
 
 // claimOrderedSQL looks at the next due messages of one destination, as claimSQL does, leases those that are the first
@@ -84,8 +82,8 @@ returning o.message_id, tenant_id, type, subject_key, idempotency_key, destinati
     case when t.behind then '' else payload::text end, headers,
     rule_id is not null, created_at, attempts + 1, redrives, lost_leases, run_after, t.behind`
 
-// look is how many messages a claim looks at beyond its room, and mostLooks how often it does so before it returns with
-// less than its room. Guesses: 1,000 marks cost some 30 ms.
+// look is how many messages a claim looks at beyond its room, once it has found some that wait for others, and
+// mostLooks how often it does so before it returns with less than its room. Guesses: 1,000 marks cost some 30 ms.
 const (
 	look      = 1000
 	mostLooks = 20
@@ -105,9 +103,10 @@ func (q *Queue) claimOrdered(ctx context.Context, w pipeline.Want) ([]pipeline.L
 	r := reader{budget: newBudget([]pipeline.Want{w})}
 	var leases []pipeline.Lease
 	var last end
+	more := 0
 	for range mostLooks {
 		room := w.Room - len(leases)
-		taken, behind, err := q.takeOrdered(ctx, w, room, &r, after[0], afterID[0])
+		taken, behind, err := q.takeOrdered(ctx, w, room, more, &r, after[0], afterID[0])
 		if err != nil {
 			if len(leases) > 0 {
 				break // what is leased is leased
@@ -126,22 +125,24 @@ func (q *Queue) claimOrdered(ctx context.Context, w pipeline.Want) ([]pipeline.L
 		if _, err := q.promote(ctx, q.pool, promoteMarkedSQL, behind); err != nil {
 			break // a sweep finds them
 		}
-		if len(leases) >= w.Room || len(taken)+len(behind) < room+look {
+		if len(leases) >= w.Room || len(taken)+len(behind) < room+more {
 			break
 		}
+		more = look
 	}
 	q.claimed(began, []pipeline.Want{w}, map[string]int{w.Destination: len(leases)},
 		map[string]end{w.Destination: last}, full, r.budget)
 	return leases, nil
 }
 
-// takeOrdered runs the statement once. behind are the messages that it marked.
-func (q *Queue) takeOrdered(ctx context.Context, w pipeline.Want, room int, r *reader, after time.Time, afterID int64,
-) (leases []pipeline.Lease, behind []int64, err error) {
+// takeOrdered runs the statement once, and looks at more messages than it has room for. behind are those that it
+// marked.
+func (q *Queue) takeOrdered(ctx context.Context, w pipeline.Want, room, more int, r *reader, after time.Time,
+	afterID int64) (leases []pipeline.Lease, behind []int64, err error) {
 	r.token = pipeline.NewUUIDv4()
 	r.until = time.Now().Add(q.cfg.Lease) // before the statement, so that it errs on the early side
 	rows, err := q.pool.Query(ctx, claimOrderedSQL, q.mode, w.Destination, room, q.cfg.Lease.Seconds(), r.token,
-		w.Order == pipeline.DeadBlocks, after, afterID, room+look)
+		w.Order == pipeline.DeadBlocks, after, afterID, room+more)
 	if err != nil {
 		return nil, nil, q.failed("claim", err)
 	}

@@ -76,6 +76,9 @@ func TestClaimCostsWhatItLeases(t *testing.T) {
 			insertSubject(t, pool, "blocked", "a", backlog)
 			insertSubject(t, pool, "busy", "a", backlog)
 			insertSubject(t, pool, "blocked", "b", 1)
+			exec(t, pool, `insert into outbox (tenant_id, type, subject_key, dedupe_key, destination, payload)
+				select 1, 'welcome', 'u' || 9000 - i % $1, gen_random_uuid()::text, 'many', '{}'
+				from generate_series(1, 2 * $1) i`, backlog)
 			exec(t, pool, `update outbox set status = 'dead', finished_at = now() where message_id =
 				(select min(message_id) from outbox where destination = 'blocked')`)
 			if analyzed {
@@ -91,6 +94,18 @@ func TestClaimCostsWhatItLeases(t *testing.T) {
 					t.Errorf("%s reads %d pages; want %d at most", what, got, most)
 				}
 			}
+			// Many subjects: others cost nothing, whether they come before or after in the index.
+			many := args("many", pipeline.DeadBlocks)
+			many[7] = 10
+			check("a claim of 10 subjects", pages(t, pool, claimOrderedSQL, many...), 200)
+			var ids []int64
+			for _, l := range claimOf(t, q, pipeline.Want{Destination: "many", Room: 10, Order: pipeline.DeadBlocks}) {
+				ids = append(ids, l.ID)
+			}
+			if len(ids) != 10 {
+				t.Errorf("claimed %d messages of %d subjects; want 10", len(ids), backlog)
+			}
+			check("the end of 10", pages(t, pool, promoteNextSQL, ids, []string{"many"}), 100)
 			// The first look at each message marks it: a bounded number for each statement.
 			check("a claim that marks", pages(t, pool, claimOrderedSQL, args("busy", pipeline.DeadSkips)...), 60*look)
 			for destination, order := range map[string]pipeline.Order{

@@ -94,11 +94,10 @@ with page as materialized (
                     and o.finished_at < now() - make_interval(secs => $4)
                     and (o.subject_key = '' or (
                         select b.message_id from outbox b
-                        where b.destination = o.destination and b.subject_key <> ''
-                            and b.status in ('pending', 'failed')
-                            and (b.tenant_id, b.subject_key) <= (o.tenant_id, o.subject_key)
-                            and (b.tenant_id, b.subject_key, b.message_id) > (o.tenant_id, o.subject_key, o.message_id)
-                        order by b.tenant_id, b.subject_key, b.message_id limit 1) is null))
+                        where b.destination = o.destination and b.tenant_id = o.tenant_id and b.subject_key <> ''
+                            and b.status in ('pending', 'failed') and b.subject_key <= o.subject_key
+                            and (b.subject_key, b.message_id) > (o.subject_key, o.message_id)
+                        order by b.subject_key, b.message_id limit 1) is null))
         for update skip locked))
     returning message_id
 )
