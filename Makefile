@@ -1,11 +1,11 @@
-.PHONY: help setup build run demo test fuzz race lint tidy module bench bench-quick figures loadtest
+.PHONY: help setup build run demo test test-versions fuzz race lint tidy module bench bench-quick figures loadtest
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # "./..." ends where the next go.mod begins, so what is for all of the code runs in the folder of each.
 MODULES = $(sort $(dir $(shell find . -name node_modules -prune -o -name go.mod -print)))
 in_each_module = @for module in $(MODULES); do (cd $$module && $(1)) || exit 1; done
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' Makefile
 
 setup: ## install what is missing: PostgreSQL's programs and the Go modules
 	@./.ci/postgresql
@@ -26,6 +26,13 @@ test: setup ## all tests, on real PostgreSQL
 	@./.ci/promtool
 	$(call in_each_module,go test ./...)
 	@$(MAKE) --no-print-directory fuzz
+
+VERSIONS ?= 14 15 16 17 18
+DATABASE_TESTS = ./pipeline/... ./operate/... ./tests/outbox ./tests/inbox ./internal/jsontext ./internal/pgsession ./internal/pgtx
+test-versions: ## the tests on a database, on each major version of PostgreSQL: make test-versions VERSIONS="14 18"
+	@for version in $(VERSIONS); do \
+	  bin="$$(./.ci/postgresql-version $$version)" && echo "PostgreSQL $$version" && \
+	  PIPELINE_TEST_POSTGRES="$$bin" go test $(DATABASE_TESTS) || exit 1; done
 
 fuzz: ## every fuzz target, FUZZTIME=5000x inputs or for example 5m
 	@git grep -o '^func Fuzz[A-Za-z]*' -- '*_test.go' | sed 's/:func / /' | while read -r file name; do \

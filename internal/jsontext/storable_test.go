@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -72,6 +73,9 @@ func TestStorableMeansStorable(t *testing.T) {
 	for i, text := range texts {
 		s := scanWhole(text, 1_000_000)
 		storable := s.Fault == "" && s.Flaw == FlawNone
+		if !storable && stored[i] != nil && largestExponent.Match(text) {
+			continue
+		}
 		if storable != (stored[i] != nil) {
 			t.Errorf("%.300q: error %q, flaw %d; PostgreSQL stored it: %v", text, s.Fault, s.Flaw, stored[i] != nil)
 			continue
@@ -92,6 +96,10 @@ func TestStorableMeansStorable(t *testing.T) {
 		t.Errorf("%d of %d texts were storable; want a good part of both kinds", taken, len(texts))
 	}
 }
+
+// largestExponent is in what PostgreSQL 16 and newer take, one more than 14 and 15. Nobody needs it, and an event that
+// was stored can be moved to an older server.
+var largestExponent = regexp.MustCompile(`[eE]\+?0*1073741823\b`)
 
 // plain decodes JSON with its numbers as exact texts in one form: sign, digits without leading or trailing zeros, and
 // the power of ten of the last one. Of members with one name it keeps the last, as jsonb does.

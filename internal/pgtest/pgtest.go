@@ -4,6 +4,7 @@
 // The first call in a test binary starts a private server in a temporary folder; the others share it. Nothing has to
 // be stopped: when the test binary ends, however it does, a waiting child process ends the server and removes the
 // folder.
+// PIPELINE_TEST_POSTGRES names the folder of PostgreSQL's programs to use in place of the newest that is found, and
 // PIPELINE_TEST_DATABASE_URL names a running server to use instead; its user must be allowed to create databases.
 //
 // The server forgets everything when the machine stops (fsync=off); what PostgreSQL promises otherwise holds.
@@ -113,6 +114,9 @@ var shared = sync.OnceValues(func() (server, error) {
 	return s, nil
 })
 
+// BinDir is the folder of PostgreSQL's programs that tests use, empty for the newest that is found.
+func BinDir() string { return os.Getenv("PIPELINE_TEST_POSTGRES") }
+
 func startServer(ctx context.Context) (server, error) {
 	dir, err := os.MkdirTemp("", "sluice-pgtest-")
 	if err != nil {
@@ -127,7 +131,7 @@ func startServer(ctx context.Context) (server, error) {
 		return server{}, err
 	}
 	cfg := localpg.DefaultConfig()
-	cfg.DataDir = dir
+	cfg.DataDir, cfg.BinDir = dir, BinDir()
 	cfg.Logger = slog.New(slog.DiscardHandler)
 	cfg.Settings = map[string]string{
 		"fsync":            "off",

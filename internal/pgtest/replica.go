@@ -72,7 +72,7 @@ func shortDir(t testing.TB) string {
 
 func (r *Replicated) start(dir string) (*localpg.Server, *pgxpool.Pool) {
 	cfg := localpg.DefaultConfig()
-	cfg.DataDir, cfg.Logger = dir, slog.New(slog.DiscardHandler)
+	cfg.DataDir, cfg.BinDir, cfg.Logger = dir, BinDir(), slog.New(slog.DiscardHandler)
 	cfg.Settings = map[string]string{
 		"fsync": "off", "shared_buffers": "16MB", "min_wal_size": "32MB", "wal_retrieve_retry_interval": "100ms",
 		"wal_receiver_status_interval": "1s",
@@ -108,6 +108,9 @@ func (r *Replicated) copy(from, to string) {
 	const binSQL = `select setting from pg_config where name = 'BINDIR'`
 	if err := r.Primary.QueryRow(r.t.Context(), binSQL).Scan(&bin); err != nil {
 		r.t.Fatalf("pgtest: %v", err)
+	}
+	if _, err := exec.LookPath(filepath.Join(bin, "pg_basebackup")); err != nil {
+		r.t.Skipf("pgtest: %s has no pg_basebackup, which makes a standby", bin)
 	}
 	if err := os.Mkdir(to, 0o755); err != nil {
 		r.t.Fatalf("pgtest: %v", err)

@@ -126,7 +126,7 @@ func TestWrittenOutlivesPostgresWithSynchronousCommitOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := localpg.DefaultConfig()
-	cfg.DataDir = dir
+	cfg.DataDir, cfg.BinDir = dir, pgtest.BinDir()
 	cfg.Logger = slog.New(slog.DiscardHandler)
 	cfg.Settings = map[string]string{"fsync": "off", "wal_writer_delay": "10s", "shared_buffers": "16MB"}
 	server, err := localpg.Start(t.Context(), cfg)
