@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sluice.example/sluice/internal/dbclock"
 	"sluice.example/sluice/internal/tenants"
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline"
@@ -54,6 +55,7 @@ type parts struct {
 	dispatcher *deliver.Dispatcher
 	notifier   *claim.Notifier
 	keeper     *retain.Keeper
+	clock      *dbclock.Watcher
 }
 
 // pools are the connections that the stages share: one set for writers, so that nothing else can take a connection
@@ -88,7 +90,9 @@ func checkStages(cfg *config) error {
 // build makes the stages that the roles ask for and joins them. It starts nothing and touches no database, so it also
 // serves to check the settings: the error joins every fault of every stage and of the files that they name.
 func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (*parts, error) {
-	p := &parts{cfg: cfg, log: log, rulesDB: db.query, again: make(chan struct{}, 1)}
+	p := &parts{
+		cfg: cfg, log: log, rulesDB: db.query, clock: dbclock.New(db.query, reg, log), again: make(chan struct{}, 1),
+	}
 	var errs []error
 	failed := func(err error) {
 		if err != nil {
@@ -271,6 +275,7 @@ func (p *parts) stages(door net.Listener) []stage {
 	if p.keeper != nil {
 		all = append(all, stage{"retain", p.keeper.Run})
 	}
+	all = append(all, stage{"clock", p.clock.Run})
 	return all
 }
 
