@@ -31,6 +31,9 @@ type Filter struct {
 	Statuses []string
 	// OlderThan and NewerThan bound the message's age.
 	OlderThan, NewerThan time.Duration
+	// WaitsOver is for messages that are to wait longer than this from now on, as after a step of the clock.
+	// Retry takes such a lease as none, so it has to be longer than every claim.lease.
+	WaitsOver time.Duration
 	// Through is the last id that Retry and Discard change; 0: none.
 	Through int64
 }
@@ -42,7 +45,9 @@ where (cardinality($1::bigint[]) = 0 or message_id = any ($1)) and ($2::integer 
     and ($3::text = '' or destination = $3) and ($4::text = '' or type = $4) and ($5::text = '' or subject_key = $5)
     and ($6::text = '' or position($6 in last_error) > 0) and (cardinality($7::text[]) = 0 or status = any ($7))
     and ($8::float8 = 0 or created_at <= now() - $8 * interval '1 second')
-    and ($9::float8 = 0 or created_at >= now() - $9 * interval '1 second')`
+    and ($9::float8 = 0 or created_at >= now() - $9 * interval '1 second')
+    and ($10::float8 = 0 or status in ('pending', 'failed')
+        and greatest(run_after, locked_until) > now() + $10 * interval '1 second')`
 
 // args are whereSQL's, after the mode in which to plan.
 func (f Filter) args(more ...any) []any {
@@ -55,7 +60,7 @@ func (f Filter) args(more ...any) []any {
 	}
 	return append([]any{pgx.QueryExecModeCacheDescribe, ids, f.Tenant, f.Destination, f.Type, f.Subject, f.Error,
 		statuses,
-		f.OlderThan.Seconds(), f.NewerThan.Seconds()}, more...)
+		f.OlderThan.Seconds(), f.NewerThan.Seconds(), f.WaitsOver.Seconds()}, more...)
 }
 
 // Row is a message as it stands in the outbox.
@@ -87,9 +92,9 @@ select message_id as id, tenant_id as tenant, type, subject_key, idempotency_key
 from outbox`
 
 const listSQL = rowSQL + whereSQL + `
-    and ($10::bigint = 0 or message_id < $10) and message_id >= $12
+    and ($11::bigint = 0 or message_id < $11) and message_id >= $13
 order by message_id desc
-limit $11`
+limit $12`
 
 // List returns messages, newest first: at most limit of those before the given id (0: from the newest). It looks at
 // 100,000 at most. reached is the id down to which it looked where it stopped for that reason, and the next call goes
@@ -176,14 +181,16 @@ func Count(ctx context.Context, db DB, f Filter) ([]Group, error) {
 }
 
 // retrySQL makes messages due. What was final starts anew, as another redrive; what waits for its next attempt keeps
-// its count. Messages under a lease are left to their worker. The attempt by which one was sent moves to the others.
+// its count. Messages under a lease are left to their worker, except where it ends later than WaitsOver, since no worker
+// has a lease of that length. The attempt by which one was sent moves to the others.
 const retrySQL = `
 with picked as materialized (
     select message_id, attempts, attempt_started_at, attempt_seconds, attempt_http_status
     from outbox` + whereSQL + `
-        and message_id > $10 and message_id <= $12 and (locked_until is null or locked_until <= now())
+        and message_id > $11 and message_id <= $13 and (locked_until is null or locked_until <= now()
+            or $10 > 0 and locked_until > now() + $10 * interval '1 second')
     order by message_id
-    limit $11
+    limit $12
     for update
 ), moved as (
     insert into outbox_attempts (message_id, attempt, started_at, latency_seconds, status, http_status)
@@ -218,7 +225,7 @@ type Step struct {
 const inFlightSQL = `
 select count(*), coalesce(max(locked_until), now())
 from outbox` + whereSQL + `
-    and message_id > $10 and message_id <= $11 and status in ('pending', 'failed') and locked_until > now()`
+    and message_id > $11 and message_id <= $12 and status in ('pending', 'failed') and locked_until > now()`
 
 // Retry makes messages due again: at most limit of those after the given id, in the order of ids. It looks at 100,000
 // at most. A message keeps its idempotency key, so a receiver that took it before recognises it.
@@ -232,10 +239,10 @@ const discardSQL = `
 with picked as materialized (
     select message_id
     from outbox` + whereSQL + `
-        and message_id > $10 and message_id <= $12 and status in ('pending', 'failed', 'dead')
+        and message_id > $11 and message_id <= $13 and status in ('pending', 'failed', 'dead')
         and (locked_until is null or locked_until <= now())
     order by message_id
-    limit $11
+    limit $12
     for update
 )
 update outbox

@@ -117,6 +117,32 @@ func TestRetry(t *testing.T) {
 	}
 }
 
+// TestRetryBringsBackTheFarFuture: after the database's clock was set ahead and back, what was due and what was leased in
+// between waits for as long as the step. A filter finds these, and a retry makes them due.
+func TestRetryBringsBackTheFarFuture(t *testing.T) {
+	pool := pgtest.New(t)
+	q := newQueue(t, pool)
+	insert(t, pool, "crm", 5)
+	exec(t, pool, `update outbox set run_after = now() + interval '2 days' where dedupe_key = 'crm:1'`)
+	exec(t, pool, `update outbox set status = 'failed', locked_until = now() + interval '2 days',
+		lease_token = gen_random_uuid() where dedupe_key = 'crm:2'`)
+	exec(t, pool, `update outbox set run_after = now() + interval '1 hour' where dedupe_key = 'crm:3'`)
+	exec(t, pool, `update outbox set locked_until = now() + interval '1 minute', lease_token = gen_random_uuid()
+		where dedupe_key = 'crm:4'`)
+	f := Filter{Statuses: []string{"pending", "failed"}, WaitsOver: 24 * time.Hour}
+	list, _, err := List(t.Context(), pool, f, 0, 10)
+	if err != nil || len(list) != 2 || list[0].DedupeKey != "crm:2" || list[1].DedupeKey != "crm:1" {
+		t.Fatalf("List = %+v, %v; want the two that wait for days", list, err)
+	}
+	step, err := Retry(t.Context(), pool, f, 0, 10)
+	if err != nil || step.Changed != 2 || !step.Done {
+		t.Fatalf("Retry = %+v, %v; want both changed", step, err)
+	}
+	if got := claim(t, q, "crm", 10); len(got) != 3 {
+		t.Errorf("%d messages are due, want the two and the one that was", len(got))
+	}
+}
+
 // The attempt by which a message was sent stays on record when an operator has it sent again.
 func TestRetryKeepsTheSentAttempt(t *testing.T) {
 	pool := pgtest.New(t)
