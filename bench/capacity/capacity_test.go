@@ -82,7 +82,8 @@ func TestSettings(t *testing.T) {
 		"disk for events":                  "1.17 TB a day", // 30,000 x 450 bytes x 86,400 s
 		"disk for messages":                "129.6 GB a day",
 		"WAL":                              "15 MB/s, 1.30 TB a day",
-		"memory for each node":             "100 MB in use, 435.5 MB at most",
+		"memory for each node":             "100 MB in use, 712.4 MB at most",
+		"retain.events":                    "30d",
 	} {
 		if got := p.value(name); got.Value != want || got.Because == "" {
 			t.Errorf("%s: %q (%s), want %q", name, got.Value, got.Because, want)

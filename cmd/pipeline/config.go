@@ -9,6 +9,7 @@ import (
 
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/duration"
+	"sluice.example/sluice/internal/memory"
 	"sluice.example/sluice/internal/spell"
 	"sluice.example/sluice/pipeline/buffer"
 	"sluice.example/sluice/pipeline/claim"
@@ -234,6 +235,19 @@ func (c *config) validate() error {
 		fault(!slices.Contains(allRoles, r), "roles: unknown role %q%s", r, spell.DidYouMean(r, allRoles))
 	}
 	return errors.Join(errs...)
+}
+
+// memory lists what the settings let this process hold.
+func (c *config) memory() (parts []memory.Part) {
+	if c.hasRole("ingest") {
+		parts = append(parts, memory.Part{Setting: "ingest.max-reading-bytes", Bytes: c.ingest.MaxReadingBytes},
+			memory.Part{Setting: "buffer.max-bytes", Bytes: c.buffer.MaxBytes},
+			memory.Part{Setting: "copyin.recent-bytes", Bytes: c.copyin.RecentBytes})
+	}
+	if c.hasRole("deliver") {
+		parts = append(parts, memory.Part{Setting: "deliver.max-bytes", Bytes: c.deliver.MaxBytes})
+	}
+	return parts
 }
 
 func (c *config) hasRole(role string) bool { return slices.Contains(c.roles, role) }

@@ -17,6 +17,7 @@ import (
 
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/httpserve"
+	"sluice.example/sluice/internal/memory"
 	"sluice.example/sluice/internal/pgsession"
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/operate/books"
@@ -45,6 +46,12 @@ func runPipeline(ctx context.Context, args []string, env cli.Env) error {
 	}
 	log := newLogger(env, cfg)
 	logSettings(log, settings)
+	if limit, ok := memory.Container(); ok {
+		if err := memory.Fits(cfg.memory(), limit); err != nil {
+			return err
+		}
+		memory.LimitToContainer()
+	}
 	warnOfEnvironment(log, cfg, env.Environ)
 	return run(ctx, cfg, log)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sluice.example/sluice/internal/dbclock"
+	"sluice.example/sluice/internal/memory"
 	"sluice.example/sluice/internal/tenants"
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline"
@@ -249,7 +250,7 @@ func (p *parts) stages(door net.Listener) []stage {
 		all = append(all,
 			stage{"ingest", func(ctx context.Context) error { return p.server.Serve(ctx, door) }},
 			stage{"memory limit", func(ctx context.Context) error {
-				return limitMemory(ctx, p.cfg.buffer.MaxBytes+p.cfg.copyin.RecentBytes, p.server.Reading)
+				return memory.Limit(ctx, p.cfg.buffer.MaxBytes+p.cfg.copyin.RecentBytes, p.server.Reading)
 			}},
 			stage{"buffer tuning", func(ctx context.Context) error { return p.buffer.Tune(ctx, p.usage, p.log) }},
 			stage{"buffer", p.buffer.Run})

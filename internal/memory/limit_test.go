@@ -1,4 +1,4 @@
-package main
+package memory
 
 import (
 	"context"
@@ -16,15 +16,15 @@ func TestLimitMemory(t *testing.T) {
 		reading int
 		want    int
 	}{
-		{"", 0, 256<<20 + besides},
-		{"", 40 << 20, 256<<20 + besides + 32<<20},
+		{"", 0, 256<<20 + Besides},
+		{"", 40 << 20, 256<<20 + Besides + 32<<20},
 		{"1GiB", 40 << 20, before},
 	} {
 		t.Setenv("GOMEMLIMIT", c.env)
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
-			go func() { ended <- limitMemory(ctx, 256<<20, func() int { return c.reading }) }()
+			go func() { ended <- Limit(ctx, 256<<20, func() int { return c.reading }) }()
 			time.Sleep(5 * time.Second)
 			select {
 			case err := <-ended:
