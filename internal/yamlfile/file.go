@@ -40,7 +40,7 @@ type File struct {
 
 // Read reads a file. What keeps it from being read is a fault of it.
 func Read(name string) *File {
-	text, err := readRegular(name)
+	text, err := Text(name)
 	if err != nil {
 		f := &File{Name: name}
 		f.FaultAt(0, 0, "", "%v", plain(err))
@@ -52,8 +52,9 @@ func Read(name string) *File {
 // maxBytes bounds a file. A guess: a thousand times what people write, and parsed in a second.
 const maxBytes = 4 << 20
 
-// readRegular reads a whole file. A pipe or a device could make us wait, or never end.
-func readRegular(name string) ([]byte, error) {
+// Text reads a whole file as Read does, without looking at what it says. A pipe or a device, which could make us wait, or
+// never end, is an error.
+func Text(name string) ([]byte, error) {
 	info, err := os.Stat(name)
 	switch {
 	case err != nil:

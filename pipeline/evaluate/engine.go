@@ -80,8 +80,9 @@ type Engine struct {
 	metrics   *Metrics
 	log       *slog.Logger
 	onDecided func(messages int)
-	// lastError is of the goroutine in Watch.
+	// lastError and lastSum are of the goroutine in Watch: why the files could not be loaded, and their rules.Sum.
 	lastError string
+	lastSum   [32]byte
 
 	tallyMu sync.Mutex
 	tallies map[string]*tally

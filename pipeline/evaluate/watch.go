@@ -16,7 +16,9 @@ import (
 
 const (
 	// settleTime is how long a file has to be left alone before it is read: editors and copies write in steps.
+	// settleMost bounds that in a folder that changes all the time.
 	settleTime = 200 * time.Millisecond
+	settleMost = 2 * time.Second
 	// lookAgain is how often the rules are read although nothing was noticed, for file systems that tell nothing.
 	lookAgain = time.Minute
 )
@@ -41,23 +43,42 @@ func (e *Engine) Watch(ctx context.Context, path string, load func() (*rules.Set
 	defer settled.Stop()
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
+	noticed := time.Time{} // the first change since the file was read last
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-watcher.Events:
-			settled.Reset(settleTime)
+			if noticed.IsZero() {
+				noticed = time.Now()
+			}
+			settled.Reset(min(settleTime, time.Until(noticed.Add(settleMost))))
 		case err := <-watcher.Errors:
 			e.log.Warn("the rules may have changed unnoticed; they are read again", "error", err)
-			e.reload(load, false)
+			e.reloadChanged(path, load)
 		case <-settled.C:
+			noticed = time.Time{}
 			_ = watcher.Add(path) // again, if another file is in its place
-			e.reload(load, false)
+			e.reloadChanged(path, load)
 		case <-tick.C:
-			e.reload(load, false)
+			e.reloadChanged(path, load)
 		case <-again:
 			e.reload(load, true)
 		}
+	}
+}
+
+// reloadChanged reloads rules whose files are not as they were when they were loaded last. To read thousands of rules
+// takes seconds of a processor, to compare their text milliseconds. After an error they are always read: what was
+// missing may be there.
+func (e *Engine) reloadChanged(path string, load func() (*rules.Set, error)) {
+	sum, err := rules.Sum(path)
+	if err == nil && sum == e.lastSum && e.lastError == "" {
+		return
+	}
+	e.reload(load, false)
+	if e.lastSum = sum; err != nil {
+		e.lastSum = [len(sum)]byte{}
 	}
 }
 

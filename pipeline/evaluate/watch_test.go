@@ -4,7 +4,9 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/pipeline"
@@ -64,6 +66,75 @@ func TestWatch(t *testing.T) {
 	pgtest.Eventually(t, "the third version", func() bool { return inForce() == "third" })
 	if got := counted(t, reg, "pipeline_evaluate_rules_reload_ok"); got != 1 {
 		t.Errorf("after a good file: reload_ok %v, want 1", got)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Watch = %v; want nil when ctx ends", err)
+	}
+}
+
+// TestUnchangedRulesAreNotReadAgain: what notices a change, or only looks, reads the rules if their text is another.
+func TestUnchangedRulesAreNotReadAgain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "rules.yaml")
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e, _ := engineWith(t, &rules.Set{}, nil)
+	loads := 0
+	look := func(want int) {
+		t.Helper()
+		e.reloadChanged(dir, func() (*rules.Set, error) { loads++; return rules.Load(dir, rules.DefaultOptions()) })
+		if loads != want {
+			t.Fatalf("read %d times, want %d", loads, want)
+		}
+	}
+	write("rules.yaml", ruleText())
+	look(1)
+	look(2) // the runbook was missing: an error is tried again
+	write("r.md", "x")
+	look(3)
+	look(3)
+	write("notes.txt", "x")
+	look(3)
+	if err := os.Chtimes(file, time.Time{}, time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	look(3)
+	write("rules.yaml", ruleText("subject: event.user_id"))
+	look(4)
+	write("other.yaml", strings.Replace(ruleText(), "ruleset: t", "ruleset: u", 1))
+	look(5)
+	look(5)
+}
+
+// TestAFolderThatChangesAllTheTime: the rules are read within seconds all the same.
+func TestAFolderThatChangesAllTheTime(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "rules.yaml")
+	for name, text := range map[string]string{"r.md": "", "rules.yaml": ruleText()} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e, reg := engineWith(t, &rules.Set{}, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- e.Watch(ctx, file, func() (*rules.Set, error) { return rules.Load(file, rules.DefaultOptions()) }, nil)
+	}()
+	start := time.Now()
+	pgtest.Eventually(t, "the rules, while another file is written all the time", func() bool {
+		_ = os.WriteFile(filepath.Join(dir, "log.txt"), []byte(time.Now().String()), 0o600)
+		return counted(t, reg, "pipeline_evaluate_rules_reloads_total", "ok") > 0
+	})
+	if took := time.Since(start); took > 10*settleMost {
+		t.Errorf("that took %s, want about %s", took, settleMost)
 	}
 	cancel()
 	if err := <-done; err != nil {

@@ -60,6 +60,25 @@ func Load(path string, o Options) (*Set, error) {
 	return set, nil
 }
 
+// Sum is a checksum of what Load would read: it changes with any of the files, and with their names.
+func Sum(path string) (sum [sha256.Size]byte, err error) {
+	files, err := ruleFiles(path)
+	if err != nil {
+		return sum, err
+	}
+	h := sha256.New()
+	for _, name := range files {
+		text, err := yamlfile.Text(name)
+		if err != nil {
+			return sum, err
+		}
+		one := sha256.Sum256(text)
+		fmt.Fprintf(h, "%q %x\n", name, one)
+	}
+	h.Sum(sum[:0])
+	return sum, nil
+}
+
 // ruleFiles are the files that a path stands for, sorted.
 func ruleFiles(path string) ([]string, error) {
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
@@ -268,7 +287,9 @@ func (l *loader) tenantIDs(c *yamlfile.Section) []int32 {
 		if !ok && known != nil {
 			c.Fault("tenants", "unknown tenant %q%s", name, spell.DidYouMean(name, slices.Collect(maps.Keys(known))))
 		}
-		if ok {
+		if ok && slices.Contains(ids, id) {
+			c.Fault("tenants", "tenant %q is listed twice", name)
+		} else if ok {
 			ids = append(ids, id)
 		}
 	}

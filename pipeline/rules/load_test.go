@@ -104,3 +104,16 @@ func TestLoadFolder(t *testing.T) {
 		t.Errorf("two files with one ruleset: got %v", err)
 	}
 }
+
+// TestNamesListedTwice would count, or decide, twice.
+func TestNamesListedTwice(t *testing.T) {
+	for _, text := range []string{
+		"  - {id: r, owner: me, response: r.md, on: [x, y, x], send_to: crm}\n",
+		"  - {id: r, kind: rate, owner: me, response: r.md, count: {on: [x, x]}, fire: {rise: 50%}, send_to: crm}\n",
+	} {
+		_, err := loadText(t, "version: 1\nruleset: t\nrules:\n"+text)
+		if err == nil || !strings.Contains(err.Error(), `event "x" is listed twice`) {
+			t.Errorf("%s: %v, want an error", text, err)
+		}
+	}
+}

@@ -209,7 +209,11 @@ func (l *loader) on(c *yamlfile.Section) []string {
 		return nil
 	}
 	on := c.Strings("on")
-	for _, name := range on {
+	for i, name := range on {
+		if slices.Contains(on[:i], name) {
+			c.Fault("on", "event %q is listed twice", name)
+			continue
+		}
 		if name == "*" {
 			if len(on) > 1 {
 				c.Fault("on", `"*" stands for all names; it stands alone`)
