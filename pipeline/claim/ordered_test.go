@@ -1,9 +1,11 @@
 package claim
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -234,5 +236,81 @@ func TestBlockingDeadIsCounted(t *testing.T) {
 	}
 	if got := age(); got != 0 {
 		t.Errorf("blocking_dead_seconds = %v after the message was discarded; want 0", got)
+	}
+}
+
+// Whatever claims, ends and new messages cross each other, each subject has one message out at a time, in its order,
+// and none is left behind.
+func TestOrderHoldsUnderConcurrentClaims(t *testing.T) {
+	const perSubject, rounds, workers = 5, 12, 4
+	names := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
+	pool := pgtest.New(t)
+	var mu sync.Mutex
+	out, last, ended := map[string]int64{}, map[string]int64{}, 0
+	all := len(names) * perSubject * rounds
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range rounds {
+			for _, subject := range names {
+				if _, err := pool.Exec(context.Background(), `insert into outbox (tenant_id, type, subject_key, dedupe_key,
+					destination, payload) select 1, 't', $1, gen_random_uuid()::text, 'crm', '{}'
+					from generate_series(1, $2)`, subject, perSubject); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+	work := func(q *Queue) (done bool) {
+		leases, err := q.Claim(context.Background(),
+			[]pipeline.Want{{Destination: "crm", Room: 5, Order: pipeline.DeadBlocks}})
+		if err != nil {
+			t.Error(err)
+			return true
+		}
+		var results []pipeline.Result
+		mu.Lock()
+		for _, l := range leases {
+			if other := out[l.SubjectKey]; other != 0 || l.ID < last[l.SubjectKey] {
+				t.Errorf("message %d of %s was claimed beside %d, after %d", l.ID, l.SubjectKey, other, last[l.SubjectKey])
+			}
+			out[l.SubjectKey], last[l.SubjectKey] = l.ID, l.ID
+			r := result(l, pipeline.Sent)
+			if l.Attempt == 1 && l.ID%7 == 0 {
+				r = result(l, pipeline.Failed)
+			}
+			r.Ordered = true
+			results = append(results, r)
+		}
+		mu.Unlock()
+		if err := pool.Ping(context.Background()); err != nil { // some time in which others claim
+			t.Error(err)
+		}
+		mu.Lock()
+		for _, l := range leases { // before the end is recorded, since the next one may be claimed right after it
+			delete(out, l.SubjectKey)
+		}
+		mu.Unlock()
+		if late, err := q.Finish(context.Background(), results); err != nil || late != 0 {
+			t.Errorf("Finish = %d, %v", late, err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, r := range results {
+			if r.Status == pipeline.Sent {
+				ended++
+			}
+		}
+		return ended == all || t.Failed()
+	}
+	for range workers {
+		q := newQueue(t, pool)
+		wg.Go(func() {
+			for !work(q) {
+			}
+		})
+	}
+	wg.Wait()
+	if ended != all {
+		t.Errorf("%d of %d messages ended", ended, all)
 	}
 }
