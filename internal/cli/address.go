@@ -36,8 +36,8 @@ func MaskURL(s string) string {
 	return shown
 }
 
-// StripPassword takes the passwords out of a PostgreSQL connection string, in its URL and in its key=value form. What is
-// no such string becomes empty.
+// StripPassword takes the passwords out of a PostgreSQL connection string, in its URL and in its key=value form. What
+// is no such string becomes empty.
 func StripPassword(s string) string {
 	stripped, ok := editAddress(s, func(name string) (string, bool) { return "", strings.HasSuffix(name, "password") })
 	if !ok {
@@ -46,15 +46,15 @@ func StripPassword(s string) string {
 	return stripped
 }
 
-// AddressError returns what is wrong with a connection string, of which the driver says err: nil for nothing, and an error
-// without what may be secret in it otherwise. A string that can't be told apart with certainty is wrong even if the
-// driver takes it: it may have taken a part of the password for something else.
+// AddressError returns what is wrong with a connection string, of which the driver says err: nil for nothing, and an
+// error without what may be secret in it otherwise. A string that can't be told apart with certainty is wrong even if
+// the driver takes it: it may have taken a part of the password for something else.
 func AddressError(address string, err error) error {
 	_, ok := editAddress(address, func(string) (string, bool) { return "", false })
 	switch {
 	case !ok && strings.Contains(address, "://"):
-		return errors.New("database-url: it can't be read; in a password write @ as %40, / as %2F, ? as %3F, # as %23 and " +
-			"% as %25")
+		return errors.New("database-url: it can't be read; in a password write @ as %40, / as %2F, ? as %3F, # as %23 " +
+			"and % as %25")
 	case !ok:
 		return errors.New("database-url: neither a URL like postgres://user:password@host/database nor a list of " +
 			"key=value; a value with spaces stands in single quotes")

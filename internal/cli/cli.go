@@ -136,11 +136,11 @@ func (p Program) Dispatch(ctx context.Context, args []string, env Env) int {
 }
 
 func (p Program) run(ctx context.Context, c Command, args []string, env Env) int {
-	out := &checkedWriter{Writer: env.Stdout}
+	out := &answerWriter{w: env.Stdout}
 	env.Stdout = out
 	err := c.Run(ctx, args, env)
-	if err == nil || errors.Is(err, flag.ErrHelp) {
-		err = out.err
+	if lost := out.close(); err == nil || errors.Is(err, flag.ErrHelp) {
+		err = lost
 	}
 	var usage UsageError
 	var exit ExitError
@@ -148,28 +148,14 @@ func (p Program) run(ctx context.Context, c Command, args []string, env Env) int
 	case err == nil:
 		return 0
 	case errors.As(err, &usage):
-		fmt.Fprintf(env.Stderr, "%s %s: %v\nSee \"%[1]s %[2]s --help\".\n", p.Name, c.Name, err)
+		fmt.Fprintf(env.Stderr, "%s %s: %s\nSee \"%[1]s %[2]s --help\".\n", p.Name, c.Name, Visible(err.Error()))
 		return 2
 	case errors.As(err, &exit):
-		fmt.Fprintf(env.Stderr, "%s %s: %v\n", p.Name, c.Name, err)
+		fmt.Fprintf(env.Stderr, "%s %s: %s\n", p.Name, c.Name, Visible(err.Error()))
 		return exit.Status
 	}
-	fmt.Fprintf(env.Stderr, "%s %s: %v\n", p.Name, c.Name, err)
+	fmt.Fprintf(env.Stderr, "%s %s: %s\n", p.Name, c.Name, Visible(err.Error()))
 	return 1
-}
-
-// checkedWriter remembers that an answer could not be written: a full disk must not look like success.
-type checkedWriter struct {
-	io.Writer
-	err error
-}
-
-func (w *checkedWriter) Write(b []byte) (n int, err error) {
-	n, err = w.Writer.Write(b)
-	if err != nil && w.err == nil {
-		w.err = fmt.Errorf("the answer could not be written: %w", err)
-	}
-	return n, err
 }
 
 func (p Program) printCommands(w io.Writer) {

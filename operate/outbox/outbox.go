@@ -177,12 +177,5 @@ func PrintStory(w io.Writer, m Message, attempts []Attempt) error {
 	return err
 }
 
-// oneLine keeps a receiver's answer from moving the operator's cursor.
-func oneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
-			return ' '
-		}
-		return r
-	}, s)
-}
+// oneLine keeps a receiver's answer in its line; internal/cli makes other control characters visible.
+func oneLine(s string) string { return strings.ReplaceAll(s, "\n", " ") }
