@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"sluice.example/sluice/internal/pgtest"
 	"sluice.example/sluice/pipeline"
@@ -80,5 +81,45 @@ func TestFinalRowIsNotFinished(t *testing.T) {
 	}
 	if got := value(t, pool, `select string_agg(status || ' ' || attempts, ', ') from outbox`); got != "dead 0, dead 0" {
 		t.Errorf("rows are %s; want dead 0, dead 0", got)
+	}
+}
+
+// While somebody holds the whole table (vacuum full, a migration by hand), every call ends by itself, and the same
+// results can be recorded when it is free.
+func TestLockedTableEndsEveryCall(t *testing.T) {
+	pool := pgtest.New(t)
+	q := newQueue(t, pool)
+	q.cfg.Lease = time.Second // a statement may take half of it
+	insert(t, pool, "crm", 2)
+	leases := claim(t, q, "crm", 2)
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `lock table outbox in access exclusive mode`); err != nil {
+		t.Fatal(err)
+	}
+	results := []pipeline.Result{result(leases[0], pipeline.Sent), result(leases[1], pipeline.Sent)}
+	for name, call := range map[string]func() error{
+		"Finish": func() error { _, err := q.Finish(t.Context(), results); return err },
+		"Extend": func() error { _, err := q.Extend(t.Context(), leases); return err },
+		"Claim": func() error {
+			_, err := q.Claim(t.Context(), []pipeline.Want{{Destination: "crm", Room: 1}})
+			return err
+		},
+		"ordered Claim": func() error {
+			_, err := q.Claim(t.Context(), []pipeline.Want{{Destination: "o", Room: 1, Order: pipeline.DeadBlocks}})
+			return err
+		},
+	} {
+		if err := call(); err == nil {
+			t.Errorf("%s succeeded on a locked table", name)
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if late := finish(t, q, results...); late != 0 {
+		t.Errorf("%d results came late after the table was free", late)
 	}
 }
