@@ -46,7 +46,7 @@ where (cardinality($1::bigint[]) = 0 or message_id = any ($1)) and ($2::integer 
     and ($6::text = '' or position($6 in last_error) > 0) and (cardinality($7::text[]) = 0 or status = any ($7))
     and ($8::float8 = 0 or created_at <= now() - $8 * interval '1 second')
     and ($9::float8 = 0 or created_at >= now() - $9 * interval '1 second')
-    and ($10::float8 = 0 or status in ('pending', 'failed')
+    and ($10::float8 = 0 or status in ('pending', 'failed') and behind_since is null
         and greatest(run_after, locked_until) > now() + $10 * interval '1 second')`
 
 // args are whereSQL's, after the mode in which to plan.
@@ -181,8 +181,8 @@ func Count(ctx context.Context, db DB, f Filter) ([]Group, error) {
 }
 
 // retrySQL makes messages due. What was final starts anew, as another redrive; what waits for its next attempt keeps
-// its count. Messages under a lease are left to their worker, except where it ends later than WaitsOver, since no worker
-// has a lease of that length. The attempt by which one was sent moves to the others.
+// its count. Messages under a lease are left to their worker, except where it ends later than WaitsOver, since no
+// worker has a lease of that length. The attempt by which one was sent moves to the others.
 const retrySQL = `
 with picked as materialized (
     select message_id, attempts, attempt_started_at, attempt_seconds, attempt_http_status

@@ -315,3 +315,15 @@ func TestOrderHoldsUnderConcurrentClaims(t *testing.T) {
 		t.Errorf("%d of %d messages ended", ended, all)
 	}
 }
+
+// Messages that wait for one before them are none of those that a step of the clock has put off.
+func TestBehindIsNotFarFuture(t *testing.T) {
+	pool := pgtest.New(t)
+	q := newQueue(t, pool)
+	insertSubject(t, pool, "crm", "a", 3)
+	claimOf(t, q, pipeline.Want{Destination: "crm", Room: 10, Order: pipeline.DeadBlocks})
+	f := Filter{Statuses: []string{"pending"}, WaitsOver: 24 * time.Hour}
+	if s, err := Discard(t.Context(), pool, f, 0, 10); err != nil || s.Changed != 0 {
+		t.Errorf("Discard of what waits for longer than a day = %+v, %v; want none", s, err)
+	}
+}
