@@ -111,7 +111,7 @@ func (r *RuleReport) add(d replay.Decided, samples int) {
 		day.Duplicate++
 	case d.Suppressed == "cooldown":
 		day.Cooldown++
-	case d.Suppressed == "cap":
+	case d.Suppressed == "cap", d.Suppressed == "limit":
 		day.Cap++
 	case d.Skipped != "" && d.Skipped != "shadow":
 		day.Skipped += len(d.Destinations)

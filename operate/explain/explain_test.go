@@ -132,3 +132,21 @@ func TestExplainARefusedDecision(t *testing.T) {
 	w.want(a.ID, "matched", "next: attempt 1")
 	w.want(b.ID, "PostgreSQL would not store what the rule made of it", "22P05", "Messages because of it:\n  none")
 }
+
+// TestExplainALimitOverRules names the limit, which another rule has used up, and its quiet hours.
+func TestExplainALimitOverRules(t *testing.T) {
+	t.Parallel()
+	two := "  - {id: a, on: x, send_to: crm}\n  - {id: b, on: y, send_to: crm}\nlimits:\n"
+	w := newWorld(t, two+"  - {id: calm, subject: event.user_id, at_most: 1, per: 1d, send_to: crm}\n")
+	a, b := event("x", "u", 0), event("y", "u", 0)
+	w.store(a)
+	w.store(b)
+	w.want(a.ID, "next: attempt 1")
+	w.want(b.ID, "held back by the limit t/calm of 1 in 24h0m0s over several rules: the subject was granted 1")
+	now := time.Now().UTC()
+	w.use(two + "  - {id: night, rules: [b], hours: {from: '" + now.Add(-time.Hour).Format("15:04") + "', to: '" +
+		now.Add(time.Hour).Format("15:04") + "'}}\n")
+	c := event("y", "v", 0)
+	w.store(c)
+	w.want(c.ID, "held back by the limit t/night: it arrived in its quiet hours")
+}

@@ -42,17 +42,53 @@ func (x *Explainer) held(ctx context.Context, e pipeline.Event, l rules.Look) (*
 		if h, err := x.duplicate(ctx, l); h != nil || err != nil {
 			return h, err
 		}
-	} else if !limited {
-		return &Held{Reason: NoDecision}, nil
 	}
-	if !limited {
+	over, err := x.overLimit(ctx, e, l)
+	switch keyed := l.Ledger != (pipeline.UUID{}); {
+	case err != nil || !limited && over != nil:
+		return over, err
+	case !limited && !keyed:
+		return &Held{Reason: NoDecision}, nil
+	case !limited:
 		return &Held{Reason: Pruned}, nil
 	}
 	h, err := x.heldBack(ctx, e, l, first)
 	if err != nil {
 		return nil, err
 	}
+	if h.Reason == Limited && over != nil {
+		h = over
+	}
 	return h, x.digest(ctx, h, e, l)
+}
+
+const momentsSQL = `
+select m from limit_subjects, unnest(moments) m
+where tenant_id = $1 and limit_id = $2 and subject = $3 and m > $4::timestamptz - $5::interval order by m desc`
+
+// overLimit finds the limit over several rules that held a decision back; nil if none is known to.
+func (x *Explainer) overLimit(ctx context.Context, e pipeline.Event, l rules.Look) (*Held, error) {
+	for _, u := range l.Under {
+		h := &Held{Reason: OverLimit, Name: u.Quota.Name, Max: u.Quota.AtMost, Limit: u.Quota.Per}
+		if u.Counted() {
+			rows, err := x.Conn.Query(ctx, momentsSQL, x.Tenant, u.State, u.Subject, e.ReceivedAt, u.Quota.Per)
+			if err != nil {
+				return nil, err
+			}
+			moments, err := pgx.CollectRows(rows, pgx.RowTo[time.Time])
+			if err != nil {
+				return nil, err
+			}
+			if h.Granted = len(moments); h.Granted >= u.Quota.AtMost {
+				h.At = &moments[0]
+				return h, nil
+			}
+		}
+		if u.Quota.Quiet(e.ReceivedAt) && !u.Quota.Defer {
+			return h, nil
+		}
+	}
+	return nil, nil
 }
 
 const usedSQL = `

@@ -95,6 +95,8 @@ const (
 	// Cooldown and Cap: the subject had been granted a message, at At, or as many as the cap allows.
 	Cooldown = "cooldown"
 	Cap      = "cap"
+	// OverLimit: a limit over several rules, Name, had granted the subject as many as it allows, or it was a quiet hour.
+	OverLimit = "limit"
 	// Old: the event is older than the rule's max_age, Limit, and was not sent as one that counts at any age.
 	Old = "too-old"
 	// Pruned: the key is remembered, but its message was pruned.
@@ -115,6 +117,8 @@ type Held struct {
 	Limit   time.Duration `json:"limit_ns,omitempty"`
 	Max     int           `json:"max,omitempty"`
 	Granted int           `json:"granted,omitempty"`
+	// Name is that of a limit over several rules.
+	Name string `json:"limit_name,omitempty"`
 	// Until is the end of a cooldown, Over whether that has passed.
 	Until *time.Time `json:"until,omitempty"`
 	Over  bool       `json:"over,omitempty"`

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"maps"
 	"slices"
 	"time"
 
@@ -35,6 +34,9 @@ const savepointSQL = "savepoint rules"
 func (w work) statements(ctx context.Context, tx pgx.Tx) ([]fate, error) {
 	b := &pgx.Batch{}
 	send := func() error {
+		if b.Len() == 0 {
+			return nil
+		}
 		full := b
 		b = &pgx.Batch{}
 		return tx.SendBatch(ctx, full).Close()
@@ -44,12 +46,13 @@ func (w work) statements(ctx context.Context, tx pgx.Tx) ([]fate, error) {
 		queueTimers(b, w.marks)
 	}
 	fates := make([]fate, len(w.matches))
-	var keyed, limited bool
+	var keyed, limited, shared bool
 	var now time.Time
 	for i := range w.matches {
 		m := &w.matches[i]
 		keyed = keyed || !m.Once
 		limited = limited || m.Limited()
+		shared = shared || len(m.Under) > 0
 		if now.IsZero() && timed(m) {
 			now = time.Unix(0, 0)
 			b.Queue(`select now()`).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
@@ -66,9 +69,20 @@ func (w work) statements(ctx context.Context, tx pgx.Tx) ([]fate, error) {
 		}
 		queueSubjects(b, w.matches, fates)
 	}
+	if shared {
+		if err := send(); err != nil {
+			return nil, err
+		}
+		w.matches = slices.Clone(w.matches) // what is deferred is deferred in this recording alone
+		at, err := applyQuotas(ctx, tx, b, w.matches, fates)
+		if err != nil {
+			return nil, err
+		}
+		now = cmp.Or(now, at)
+	}
 	if len(w.matches) > 0 {
 		prefix := ""
-		if !keyed && b.Len() == 1 { // the savepoint alone needs no round trip of its own
+		if !keyed && !shared && b.Len() == 1 { // the savepoint alone needs no round trip of its own
 			prefix = savepointSQL + "; "
 			b = &pgx.Batch{}
 		} else if err := send(); err != nil {
@@ -195,9 +209,7 @@ func queueSubjects(b *pgx.Batch, matches []rules.Match, fates []fate) {
 			asking[k] = append(asking[k], i)
 		}
 	}
-	keys := slices.SortedFunc(maps.Keys(asking), func(a, b asked) int {
-		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.rule, b.rule), cmp.Compare(a.subject, b.subject))
-	})
+	keys := sorted(asking)
 	n := len(keys)
 	c := subjectColumns{
 		tenants:   make([]int32, n),

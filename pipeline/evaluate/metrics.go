@@ -37,7 +37,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		decided: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_evaluate_decided_messages_total",
 			Help: "Outbox rows that rules made, those of shadow rules included."}, []string{"tenant", "rule"}),
 		suppressed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_evaluate_suppressed_total",
-			Help: "Matches that made no message: duplicate (key used before), cooldown, cap, " +
+			Help: "Matches that made no message: duplicate (key used before), cooldown, cap, limit, " +
 				"too-old (max_age)."}, []string{"rule", "reason"}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_evaluate_rule_errors_total",
 			Help: "Events about which a rule could not decide, by kind: expression, no-key, too-large, too-expensive, panic, " +
@@ -143,7 +143,7 @@ func (r *recorder) Committed() {
 				t.duplicate += int64(n)
 			case rules.Cooldown:
 				t.cooldown += int64(n)
-			case rules.Cap:
+			case rules.Cap, rules.OverLimit:
 				t.capped += int64(n)
 			}
 		})

@@ -45,6 +45,7 @@ type prunable struct {
 var prunables = []prunable{
 	{"dedupe_keys", (*Pruner).dedupeKeys, false},
 	{"rule_subjects", (*Pruner).subjects, false},
+	{"limit_subjects", (*Pruner).limitSubjects, false},
 	{"rule_hours", (*Pruner).hours, false},
 	{"rule_refusals", (*Pruner).refusals, false},
 	{"absence_timers", (*Pruner).timers, true},
@@ -81,6 +82,15 @@ delete from dedupe_keys where ctid = any (array(
 
 func (p *Pruner) dedupeKeys(ctx context.Context, tx pgx.Tx, rows int) (int64, bool, error) {
 	return deleted(ctx, tx, rows, pruneKeysSQL, rows)
+}
+
+// Served by limit_subjects_until.
+const pruneLimitsSQL = `
+delete from limit_subjects where ctid = any (array(
+    select ctid from limit_subjects where until < now() order by until limit $1 for update skip locked))`
+
+func (p *Pruner) limitSubjects(ctx context.Context, tx pgx.Tx, rows int) (int64, bool, error) {
+	return deleted(ctx, tx, rows, pruneLimitsSQL, rows)
 }
 
 // Ranges of the primary key, for each rule that ever reported.

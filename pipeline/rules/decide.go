@@ -49,6 +49,8 @@ type Match struct {
 	Unlimited bool
 	// Delay is how long after the decision the message is due.
 	Delay time.Duration
+	// Under are the limits over several rules that it has to be within.
+	Under []Under
 	// Recheck is what to check again before the message is sent; nil for nothing.
 	Recheck *Recheck
 }
@@ -68,6 +70,7 @@ const (
 	Duplicate = "duplicate"
 	Cooldown  = "cooldown"
 	Cap       = "cap"
+	OverLimit = "limit"   // a limit over several rules
 	TooOld    = "too-old" // the event happened longer before it arrived than the rule's max_age
 )
 
@@ -106,6 +109,9 @@ func (r *Rule) Suppressions() (reasons []string) {
 	}
 	if r.Limits.CapMax > 0 {
 		reasons = append(reasons, Cap)
+	}
+	if len(r.quotas) > 0 {
+		reasons = append(reasons, OverLimit)
 	}
 	if r.MaxAge > 0 {
 		reasons = append(reasons, TooOld)
@@ -229,6 +235,9 @@ func (f *Findings) complete(m *Match) (ok bool) {
 		if m.Subject, ok = f.key(m.Batch, r, r.subject, "subject"); !ok {
 			return false
 		}
+	}
+	if !f.within(m) {
+		return false
 	}
 	if r.payload == nil {
 		m.Payload = expr.AppendEvent(nil, &f.events[m.Batch])

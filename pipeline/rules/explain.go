@@ -23,6 +23,8 @@ type Look struct {
 	// Timer under what timers.
 	Ledger          pipeline.UUID
 	StateKey, Timer string
+	// Under are the limits over several rules that the decision had to be within.
+	Under []Under
 	// Cooldown, CapMax and CapPer are the rule's limits; Within is how long an absence rule waits.
 	Cooldown, CapPer, Within time.Duration
 	// MaxAge is set where the event matched and is older than this, so that nothing came of it, unless it was sent as one
@@ -55,7 +57,7 @@ func (s *Set) explain(l listener, ev pipeline.Event) Look {
 		out.Failure = failure.Kind + ": " + failure.Err.Error()
 	}
 	for _, m := range f.Matches {
-		out.Matched, out.Key, out.Subject = true, m.Key, m.Subject
+		out.Matched, out.Key, out.Subject, out.Under = true, m.Key, m.Subject, m.Under
 		if !m.Once {
 			out.Ledger = m.KeyHash
 		}

@@ -105,6 +105,9 @@ func (s *Set) index() {
 	h := sha256.New()
 	for _, r := range s.rules {
 		fmt.Fprintln(h, r.Name, r.Hash)
+		for _, q := range r.quotas {
+			fmt.Fprintln(h, q.Name, q.hash)
+		}
 		for _, t := range r.Tenants {
 			if s.byTenant[t] == nil {
 				s.byTenant[t] = &index{byName: map[string][]listener{}}
@@ -201,7 +204,7 @@ func noAddresses(key string) string {
 }
 
 func (l *loader) file() {
-	f := l.src.Top("version", "ruleset", "tenants", "defaults", "events", "rules")
+	f := l.src.Top("version", "ruleset", "tenants", "defaults", "events", "rules", "limits")
 	if f.Require("version", "version: 1") && f.String("version") != "1" {
 		f.Fault("version", "expected version 1, got %s", yamlfile.Describe(f.Get("version")))
 	}
@@ -230,6 +233,9 @@ func (l *loader) file() {
 		l.rules = append(l.rules, r)
 	}
 	l.inhibitors()
+	if n := f.Get("limits"); n != nil {
+		l.quotas(n)
+	}
 }
 
 // inhibitors finds the rules that others name in inhibited_by.

@@ -27,7 +27,7 @@ const DefaultMaxAge = 72 * time.Hour
 
 // ruleKeys are the keys that every kind has.
 var ruleKeys = []string{"id", "kind", "state", "owner", "response", "description", "tenants", "send_to", "payload",
-	"cooldown", "cap", "digest", "dedupe_for", "tests", "was", "reviewed_by"}
+	"cooldown", "cap", "digest", "dedupe_for", "tests", "was", "reviewed_by", "priority"}
 
 // defaultKeys are those that a file can set for all its rules.
 var defaultKeys = []string{"owner", "response", "state", "dedupe_for", "max_age", "grace", "lookback"}
@@ -109,6 +109,7 @@ func (l *loader) common(r *Rule, c *yamlfile.Section) {
 		r.StateKey += " (shadow)"
 	}
 	l.limits(r, c)
+	r.priority = c.Int("priority", 0, -1000, 1000)
 }
 
 func (l *loader) sendTo(r *Rule, c *yamlfile.Section) {

@@ -91,6 +91,9 @@ type Rule struct {
 	dedupeKey *expr.Program
 	payload   *expr.Template
 	digest    *expr.Template
+
+	quotas   []*Quota
+	priority int
 }
 
 // take is which events a rule listens to.

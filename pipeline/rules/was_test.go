@@ -42,7 +42,8 @@ func TestWasKeepsTheState(t *testing.T) {
 func TestWasIsChecked(t *testing.T) {
 	check := func(text, want string) {
 		t.Helper()
-		if _, err := loadText(t, "version: 1\nruleset: t\nrules:\n"+text); err == nil || !strings.Contains(err.Error(), want) {
+		_, err := loadText(t, "version: 1\nruleset: t\nrules:\n"+text)
+		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v\nwant %q", err, want)
 		}
 	}

@@ -74,6 +74,33 @@ func TestLimits(t *testing.T) {
 	check("state: off", "", 10, "0 x u")
 }
 
+// TestLimitsOverRules: what several rules send to one subject counts together, on a virtual clock.
+func TestLimitsOverRules(t *testing.T) {
+	check := func(limit, want string, events ...string) {
+		t.Helper()
+		text := "  - {id: low, on: x, send_to: crm, subject: event.user_id}\n" +
+			"  - {id: high, on: x, send_to: crm, subject: event.user_id, priority: 1}\nlimits:\n  - {id: l, " +
+			"subject: event.user_id, " + limit + "}\n"
+		var got []string
+		for _, d := range feed(t, text, 300, events...).Decided() {
+			line := strings.TrimPrefix(d.Rule, "t/") + " " + d.Suppressed
+			if d.Suppressed == "" {
+				line += fmt.Sprint(int(d.SendAt.Sub(noon).Minutes()))
+			}
+			got = append(got, line)
+		}
+		if all := strings.Join(got, ", "); all != want {
+			t.Errorf("%s\n got %s\nwant %s", limit, all, want)
+		}
+	}
+	check("at_most: 1, per: 1h, send_to: crm", "low limit, high 0, low limit, high limit, low limit, high 60", "0 x u",
+		"59 x u", "60 x u")
+	check("at_most: 1, per: 1h, rules: [low]", "low 0, high 0, low limit, high 1", "0 x u", "1 x u")
+	check("at_most: 1, per: 1h, rules: [low, high], over: defer", "low 60, high 0", "0 x u")
+	check("at_most: 1, per: 1h, rules: [low, high], over: defer, hours: {from: '12:30', to: '14:00'}", "low 120, high 0",
+		"0 x u")
+}
+
 const absenceRule = "  - id: r\n    kind: absence\n    trigger: {on: add}\n    cancel: {on: buy}\n    key: " +
 	"event.session_id\n" +
 	"    within: 60m\n    grace: 5m\n    send_to: crm\n    "

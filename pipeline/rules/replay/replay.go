@@ -26,6 +26,7 @@ type Run struct {
 
 	ledger   map[ledgerKey]time.Time
 	subjects map[subjectKey]*subject
+	quotas   map[quotaKey][]time.Time
 	timers   map[rules.TimerKey]*timer
 	rates    map[rateKey]*rate
 	minutes  map[rules.Minute]rules.Counts
@@ -73,6 +74,12 @@ type subjectKey struct {
 	text   string
 }
 
+// quotaKey is that of a row of limit_subjects.
+type quotaKey struct {
+	tenant         int32
+	state, subject string
+}
+
 // subject is a row of rule_subjects.
 type subject struct {
 	recent     []time.Time
@@ -88,6 +95,7 @@ func New(set *rules.Set, start time.Time) *Run {
 		now:      start,
 		ledger:   map[ledgerKey]time.Time{},
 		subjects: map[subjectKey]*subject{},
+		quotas:   map[quotaKey][]time.Time{},
 		timers:   map[rules.TimerKey]*timer{},
 		rates:    map[rateKey]*rate{},
 		minutes:  map[rules.Minute]rules.Counts{},
@@ -137,11 +145,21 @@ func (r *Run) record(found *rules.Findings) {
 	for _, f := range found.Failures {
 		r.failures = append(r.failures, Failed{f.Rule.Name, r.now, f.Kind, f.Event, f.Err})
 	}
-	for _, m := range found.Matches {
-		d := &Decided{Rule: m.Rule.Name, Tenant: m.Tenant, At: r.now, Event: m.Event, Subject: m.Subject, Key: m.Key,
-			Payload: m.Payload}
+	decided := make([]*Decided, len(found.Matches))
+	for i := range found.Matches {
+		m := &found.Matches[i]
+		decided[i] = &Decided{Rule: m.Rule.Name, Tenant: m.Tenant, At: r.now, Event: m.Event, Subject: m.Subject, Key: m.Key,
+			Payload: m.Payload, Suppressed: r.suppress(m)}
+	}
+	for _, i := range rules.ByPriority(found.Matches) {
+		if decided[i].Suppressed == "" {
+			decided[i].Suppressed = r.within(&found.Matches[i])
+		}
+	}
+	for i, m := range found.Matches {
+		d := decided[i]
 		r.decided = append(r.decided, d)
-		if d.Suppressed = r.suppress(&m); d.Suppressed != "" {
+		if d.Suppressed != "" {
 			continue
 		}
 		d.Destinations = m.Rule.SendTo
@@ -156,6 +174,26 @@ func (r *Run) record(found *rules.Findings) {
 			})
 		}
 	}
+}
+
+// within asks the limits over several rules, which may defer the match, and remembers what they grant.
+func (r *Run) within(m *rules.Match) (reason string) {
+	before := make([][]time.Time, len(m.Under))
+	key := func(u rules.Under) quotaKey { return quotaKey{m.Tenant, u.State, u.Subject} }
+	for i, u := range m.Under {
+		before[i] = r.quotas[key(u)]
+	}
+	at, reason := rules.Slot(m.Under, before, r.now, r.now.Add(m.Delay))
+	if reason != "" {
+		return reason
+	}
+	m.Delay = at.Sub(r.now)
+	for i, u := range m.Under {
+		if u.Counted() {
+			r.quotas[key(u)] = rules.Granted(before[i], at)
+		}
+	}
+	return ""
 }
 
 // suppress returns the reason for which a match makes no message; otherwise it remembers the match.

@@ -1,0 +1,145 @@
+package evaluate
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"sluice.example/sluice/pipeline"
+)
+
+// limited is a text of rules a, b and c, which all send to crm, and of a limit over them.
+func limited(limit string) string {
+	return "  - {id: a, on: x, send_to: crm}\n  - {id: b, on: x, send_to: crm, priority: 5}\n" +
+		"  - {id: c, on: y, send_to: [crm, sales]}\nlimits:\n  - {id: calm, " + limit + "}\n"
+}
+
+const oneADay = "subject: event.session_id, at_most: 1, per: 1d, send_to: crm"
+
+// TestALimitHoldsOverRules, whose messages about one subject count together; the rule with the highest priority gets
+// the last place.
+func TestALimitHoldsOverRules(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			w := newWorldIn(t, mode, limited(oneADay))
+			w.ingest(w.event("x", "s", 0), w.event("x", "other", 0))
+			w.ingest(w.event("y", "s", 0))
+			w.want(`select rule_id || ' ' || (payload ->> 'session_id') from outbox order by message_id`, "t/b s", "t/b other")
+			w.advance(24*time.Hour - time.Second)
+			w.ingest(w.event("y", "s", 0))
+			w.want(`select count(*)::text from outbox`, "2")
+			w.advance(time.Second)
+			w.ingest(w.event("y", "s", 0))
+			w.want(`select count(*)::text from outbox where rule_id = 't/c'`, "2")
+		})
+	}
+}
+
+// TestALimitIsExactUnderConcurrentBatches of several engines.
+func TestALimitIsExactUnderConcurrentBatches(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, limited("subject: event.session_id, at_most: 7, per: 1d, rules: [a, b, c]"))
+	other := w.newEngine(limited("subject: event.session_id, at_most: 7, per: 1d, rules: [a, b, c]"))
+	var wait sync.WaitGroup
+	for n := range 6 {
+		wait.Go(func() {
+			engine := []*Engine{w.engine, other}[n%2]
+			for i := range 10 {
+				var batch []pipeline.Event
+				for j := range 3 {
+					ev := w.event([]string{"x", "y"}[(i+j)%2], fmt.Sprint((n+i+j)%3), 0)
+					batch = append(batch, ev)
+				}
+				if err := w.store(engine, batch, func() {}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wait.Wait()
+	w.want(`select (payload ->> 'session_id') || ' ' || count(distinct (event_id, rule_id)) from outbox
+		group by payload ->> 'session_id' order by 1`, "0 7", "1 7", "2 7")
+}
+
+// TestALimitDefers what is over it to when it has room, and no window ever has more.
+func TestALimitDefers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, limited("subject: event.session_id, at_most: 2, per: 1h, rules: [a], over: defer"))
+	w.ingest(w.event("x", "s", 0), w.event("x", "s", 0), w.event("x", "s", 0))
+	w.advance(30 * time.Minute)
+	w.ingest(w.event("x", "s", 0), w.event("x", "s", 0))
+	w.want(`select (extract(epoch from run_after - (select at from clock.moment)) / 60 + 30)::int::text from outbox
+		where rule_id = 't/a' order by message_id`, "0", "0", "60", "60", "120")
+	// What would have to wait behind too many is not sent.
+	for range 3 {
+		var batch []pipeline.Event
+		for range 30 {
+			batch = append(batch, w.event("x", "flood", 0))
+		}
+		w.ingest(batch...)
+	}
+	w.want(`select count(*)::text from outbox where rule_id = 't/a' and payload ->> 'session_id' = 'flood'`, "52")
+}
+
+// TestQuietHours: nothing is due in them, and a delayed absence message counts when it is due.
+func TestQuietHours(t *testing.T) {
+	t.Parallel()
+	hours := "hours: {from: '21:00', to: '08:00', timezone: Europe/Berlin}"
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[string]string{"20:59": "0 20:59", "21:00": "1 08:00", "03:00": "0 08:00",
+		"08:00": "0 08:00"} {
+		w := newWorld(t, limited("rules: [a], over: defer, "+hours))
+		day := w.now.In(berlin).Format(time.DateOnly)
+		now, err := time.ParseInLocation("2006-01-02 15:04", day+" "+at, berlin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.set(now)
+		w.ingest(w.event("x", "s", 0))
+		w.want(`select (run_after at time zone 'Europe/Berlin')::date - (clock.now() at time zone 'Europe/Berlin')::date
+			|| to_char(run_after at time zone 'Europe/Berlin', ' HH24:MI') from outbox where rule_id = 't/a'`, want)
+	}
+	w := newWorld(t, cart()+"limits: [{id: calm, send_to: crm, over: suppress, "+hours+"}]\n")
+	evening, err := time.ParseInLocation("2006-01-02 15:04", w.now.In(berlin).Format(time.DateOnly)+" 19:57", berlin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.set(evening)
+	w.tick()
+	w.ingest(w.event("add_to_cart", "due at two past nine", 0))
+	w.advance(time.Hour)
+	w.tick()
+	w.want(`select 'none' from outbox`)
+}
+
+// TestLimitsAreForgottenInTime, and not before an edit could look back at them.
+func TestLimitsAreForgottenInTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, limited(oneADay))
+	w.ingest(w.event("x", "s", 0))
+	prune := func(want int64) {
+		t.Helper()
+		err := pgx.BeginFunc(t.Context(), w.db, func(tx pgx.Tx) error {
+			gone, _, err := NewPruner(DefaultConfig()).Prune(t.Context(), tx, "limit_subjects", 10)
+			if gone != want {
+				t.Errorf("%d rows are pruned, want %d", gone, want)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.advance(2 * day)
+	prune(0)
+	w.advance(7 * day)
+	prune(1)
+}

@@ -1,0 +1,255 @@
+package rules
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"sluice.example/sluice/internal/spell"
+	"sluice.example/sluice/internal/yamlfile"
+	"sluice.example/sluice/pipeline/rules/expr"
+)
+
+// Quota is a limit over several rules: how often one subject gets a message of any of them, and at which hours. It is
+// an entry of limits: in a file.
+type Quota struct {
+	// Name is ruleset/id.
+	Name string
+	// AtMost messages about a subject are sent within Per; 0 is no such limit.
+	AtMost int
+	Per    time.Duration
+	// Defer: what is over the limit, or due at a quiet hour, is sent later, and otherwise not at all.
+	Defer bool
+	quiet *quietHours
+
+	subject *expr.Program
+	// hash changes with its content.
+	hash string
+}
+
+// quietHours are from one time of the day to another, which may be on the next day.
+type quietHours struct {
+	from, to time.Duration
+	zone     *time.Location
+}
+
+// end returns when the quiet hours that at lies in are over; the zero time where it lies in none.
+func (q *quietHours) end(at time.Time) time.Time {
+	local := at.In(q.zone)
+	for day := -1; day <= 0; day++ {
+		clock := func(d time.Duration, more int) time.Time {
+			return time.Date(local.Year(), local.Month(), local.Day()+day+more, int(d/time.Hour), int(d%time.Hour/time.Minute),
+				0, 0, q.zone)
+		}
+		next := 0
+		if q.to <= q.from {
+			next = 1
+		}
+		if begin, end := clock(q.from, 0), clock(q.to, next); !at.Before(begin) && at.Before(end) {
+			return end
+		}
+	}
+	return time.Time{}
+}
+
+// Quiet reports whether a time lies in the quota's quiet hours.
+func (q *Quota) Quiet(at time.Time) bool { return q.quiet != nil && !q.quiet.end(at).IsZero() }
+
+// Under is a quota that a match has to be within, and whom it is about.
+type Under struct {
+	Quota *Quota
+	// State is under what the moments of its subjects are kept; shadows use up nothing of what is sent.
+	State   string
+	Subject string
+}
+
+// Counted reports whether the quota remembers what it granted.
+func (u *Under) Counted() bool { return u.Quota.AtMost > 0 }
+
+// MaxMoments is how many moments of a subject are kept: what a quota can ask for, and as many that lie ahead.
+const MaxMoments = 2 * MaxCap
+
+// maxAhead is how many deferred messages a subject may have; what comes then is not sent.
+const maxAhead = MaxCap
+
+// maxMoves is how often a message is moved until all its limits have room: two quiet hours may leave no time at all.
+const maxMoves = 100
+
+// Slot returns when a message that is due at some time may be sent. The moments are those of each quota that were
+// granted before, latest first. The reason is empty if it may; otherwise it is what keeps it, at for good.
+//
+// Each quota counts what it granted in the time before, and ahead. So no window of its length ever has more, in
+// whatever order messages were asked for.
+func Slot(under []Under, moments [][]time.Time, now, due time.Time) (at time.Time, reason string) {
+	at = due
+	for range maxMoves {
+		moved := false
+		for i, u := range under {
+			q, next := u.Quota, at
+			if n := len(moments[i]); q.AtMost > 0 && n >= q.AtMost {
+				if free := moments[i][q.AtMost-1].Add(q.Per); free.After(next) {
+					next = free
+				}
+				if n >= maxAhead && moments[i][maxAhead-1].After(now) {
+					return due, OverLimit
+				}
+			}
+			if q.quiet != nil {
+				if end := q.quiet.end(next); !end.IsZero() {
+					next = end
+				}
+			}
+			if next.After(at) {
+				if !q.Defer {
+					return due, OverLimit
+				}
+				at, moved = next, true
+			}
+		}
+		if !moved {
+			return at, ""
+		}
+	}
+	return due, OverLimit
+}
+
+// Granted adds a moment to those of a quota, latest first.
+func Granted(moments []time.Time, at time.Time) []time.Time {
+	i, _ := slices.BinarySearchFunc(moments, at, func(m, at time.Time) int { return at.Compare(m) })
+	moments = slices.Insert(slices.Clone(moments), i, at)
+	return moments[:min(len(moments), MaxMoments)]
+}
+
+// ByPriority returns the order in which matches ask their quotas: the rule with the highest priority first.
+func ByPriority(matches []Match) []int {
+	order := make([]int, 0, len(matches))
+	for i := range matches {
+		if len(matches[i].Under) > 0 {
+			order = append(order, i)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return matches[b].Rule.priority - matches[a].Rule.priority })
+	return order
+}
+
+// within adds the quotas of a rule to a match about an event.
+func (f *Findings) within(m *Match) bool {
+	for _, q := range m.Rule.quotas {
+		u := Under{Quota: q, State: q.Name}
+		if m.Rule.Shadow {
+			u.State += " (shadow)"
+		}
+		if q.subject != nil {
+			var ok bool
+			if u.Subject, ok = f.key(m.Batch, m.Rule, q.subject, "limits["+q.Name+"].subject"); !ok {
+				return false
+			}
+		}
+		m.Under = append(m.Under, u)
+	}
+	return true
+}
+
+// quotas reads limits, after the rules.
+func (l *loader) quotas(n *yaml.Node) {
+	seen := map[string]bool{}
+	for i, item := range l.src.Items(n, "limits", "a list of limits") {
+		q := &Quota{}
+		c := l.src.Section(item, fmt.Sprintf("limits[%d]", i), "id", "subject", "at_most", "per", "send_to", "rules", "over",
+			"hours")
+		if c.Require("id", "its name") {
+			id := l.name(c, "id")
+			c.Where = "limits[" + id + "]"
+			if q.Name = l.ruleset + "/" + id; seen[id] {
+				c.Fault("id", "there is a limit %q already", id)
+			}
+			seen[id] = true
+			q.hash = hashNode(item, nil)
+		}
+		l.quota(q, c)
+		for _, r := range l.covered(c) {
+			r.quotas = append(r.quotas, q)
+		}
+	}
+}
+
+// quota reads what a limit allows.
+func (l *loader) quota(q *Quota, c *yamlfile.Section) {
+	q.Defer = c.OneOf("over", "suppress", "defer") == "defer"
+	if c.Has("at_most") || !c.Has("hours") {
+		if c.Require("at_most", "how many messages about a subject") && c.Require("per", "in which time") &&
+			c.Require("subject", "whom it is about, for example event.user_id") {
+			q.AtMost = c.Int("at_most", 1, 1, MaxCap)
+			q.Per = c.Duration("per", 0, time.Second, maxDuration)
+			q.subject = l.scope(expr.Event, nil).Key(l.src, c.Get("subject"), c.At("subject"))
+		}
+	}
+	s := c.Section("hours", "from", "to", "timezone")
+	if s == nil {
+		return
+	}
+	h := &quietHours{zone: time.UTC}
+	q.quiet = h
+	for _, end := range []struct {
+		key string
+		at  *time.Duration
+	}{{"from", &h.from}, {"to", &h.to}} {
+		if s.Require(end.key, "a time of the day, like 21:00") {
+			at, err := time.Parse("15:04", s.String(end.key))
+			if err != nil {
+				s.Fault(end.key, "%q is not a time of the day, like 21:00", s.String(end.key))
+			}
+			*end.at = time.Duration(at.Hour())*time.Hour + time.Duration(at.Minute())*time.Minute
+		}
+	}
+	if h.from == h.to && s.Has("from") {
+		s.Fault("to", "hours that begin and end at one time would never be over")
+	}
+	if name := s.String("timezone"); name != "" {
+		zone, err := time.LoadLocation(name)
+		if err != nil {
+			s.Fault("timezone", "%q is not a time zone; use a name such as Europe/Berlin", name)
+		} else {
+			h.zone = zone
+		}
+	}
+}
+
+// covered are the rules that a limit is over: those it names, or those that send to a destination.
+func (l *loader) covered(c *yamlfile.Section) (covered []*Rule) {
+	if c.Has("rules") == c.Has("send_to") {
+		l.src.Fault(c.Node(), c.Where, "a limit is over rules, or over what is sent to one destination (send_to)")
+		return nil
+	}
+	if to := c.String("send_to"); to != "" {
+		for _, r := range l.rules {
+			if r.Rate == nil && slices.Contains(r.SendTo, to) {
+				covered = append(covered, r)
+			}
+		}
+		if covered == nil {
+			c.Fault("send_to", "no rule of this file sends to %q", to)
+		}
+		return covered
+	}
+	var ids []string
+	for _, r := range l.rules {
+		ids = append(ids, r.ID)
+	}
+	for _, id := range c.Strings("rules") {
+		at := slices.Index(ids, id)
+		switch {
+		case at < 0:
+			c.Fault("rules", "there is no rule %q in this file%s", id, spell.DidYouMean(id, ids))
+		case l.rules[at].Rate != nil:
+			c.Fault("rules", "%q is a rate rule, whose messages are about no subject", id)
+		case slices.Contains(covered, l.rules[at]):
+			c.Fault("rules", "%q is listed twice", id)
+		default:
+			covered = append(covered, l.rules[at])
+		}
+	}
+	return covered
+}

@@ -1,0 +1,115 @@
+package rules
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestSlot: when a message under limits may be sent.
+func TestSlot(t *testing.T) {
+	moments := func(minutes ...int) (out []time.Time) {
+		for _, m := range minutes {
+			out = Granted(out, noon.Add(time.Duration(m)*time.Minute))
+		}
+		return out
+	}
+	counted := func(most int, per time.Duration, defers bool) Under {
+		return Under{Quota: &Quota{AtMost: most, Per: per, Defer: defers}}
+	}
+	check := func(want int, reason string, under []Under, before ...[]time.Time) {
+		t.Helper()
+		at, why := Slot(under, before, noon, noon)
+		if got := int(at.Sub(noon).Minutes()); got != want || why != reason {
+			t.Errorf("%d minutes, %q; want %d, %q", got, why, want, reason)
+		}
+	}
+	two := counted(2, time.Hour, true)
+	check(0, "", []Under{two}, nil)
+	check(0, "", []Under{two}, moments(-10))
+	check(10, "", []Under{two}, moments(-10, -50))
+	check(0, "", []Under{two}, moments(-10, -60))
+	check(50, "", []Under{two}, moments(-10, -50, 10))
+	check(0, OverLimit, []Under{counted(2, time.Hour, false)}, moments(-10, -50))
+	// Two limits: both have to have room at that moment.
+	check(60, "", []Under{two, counted(1, time.Hour, true)}, moments(-50, -40), moments(0))
+	check(0, OverLimit, []Under{two, counted(1, time.Hour, false)}, moments(-50, -40), moments(0))
+	hours := func(from, to time.Duration) Under {
+		return Under{Quota: &Quota{Defer: true, quiet: &quietHours{from: from * time.Hour, to: to * time.Hour, zone: time.UTC}}}
+	}
+	quiet := hours(11, 13)
+	check(60, "", []Under{quiet}, nil)
+	check(61, "", []Under{quiet, two}, nil, moments(1, 2))
+	check(0, OverLimit, []Under{hours(8, 21), hours(21, 8)}, nil, nil) // there is no other time
+	var ahead []int
+	for i := range maxAhead {
+		ahead = append(ahead, i+1)
+	}
+	check(0, OverLimit, []Under{two}, moments(ahead...))
+}
+
+// TestQuietHoursEnd by the clock on the wall, also when that is moved.
+func TestQuietHoursEnd(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(from, to int, at, want string) {
+		t.Helper()
+		q := &quietHours{time.Duration(from) * time.Hour, time.Duration(to) * time.Hour, berlin}
+		local, err := time.ParseInLocation("2006-01-02 15:04", at, berlin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		if end := q.end(local); !end.IsZero() {
+			got = end.In(berlin).Format("2006-01-02 15:04")
+		}
+		if got != want {
+			t.Errorf("%s in %d to %d: %q, want %q", at, from, to, got, want)
+		}
+	}
+	check(21, 8, "2026-11-30 20:59", "")
+	check(21, 8, "2026-11-30 21:00", "2026-12-01 08:00")
+	check(21, 8, "2026-12-01 07:59", "2026-12-01 08:00")
+	check(21, 8, "2026-12-01 08:00", "")
+	check(21, 8, "2026-10-25 00:30", "2026-10-25 08:00")
+	check(21, 8, "2026-03-28 23:30", "2026-03-29 08:00")
+	check(12, 14, "2026-11-30 13:00", "2026-11-30 14:00")
+	check(12, 14, "2026-11-30 14:00", "")
+	check(12, 14, "2026-11-30 02:00", "")
+}
+
+func TestLimitsAreChecked(t *testing.T) {
+	check := func(limit, want string) {
+		t.Helper()
+		text := "version: 1\nruleset: t\nrules:\n" + oneRule("r") + "limits:\n  - {" + limit + "}\n"
+		_, err := loadText(t, text)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", limit, err, want)
+		}
+	}
+	check("id: a, subject: event.user_id, at_most: 3, per: 1d, send_to: crm", "")
+	check("id: a, subject: event.user_id, at_most: 3, per: 1d, rules: [r], over: defer", "")
+	check("id: a, hours: {from: '21:00', to: '08:00'}, rules: [r]", "")
+	check("subject: event.user_id, at_most: 3, per: 1d, send_to: crm", `missing required key "id"`)
+	check("id: a, at_most: 3, per: 1d, send_to: crm", `missing required key "subject"`)
+	check("id: a, subject: event.user_id, at_most: 3, send_to: crm", `missing required key "per"`)
+	check("id: a, rules: [r]", `missing required key "at_most"`)
+	check("id: a, subject: event.usr_id, at_most: 3, per: 1d, rules: [r]", `did you mean "user_id"?`)
+	check("id: a, subject: event.user_id, at_most: 51, per: 1d, rules: [r]", "at_most")
+	check("id: a, subject: event.user_id, at_most: 3, per: 1d", "a limit is over rules, or over what is sent")
+	check("id: a, subject: event.user_id, at_most: 3, per: 1d, rules: [q]", `there is no rule "q" in this file`)
+	check("id: a, subject: event.user_id, at_most: 3, per: 1d, send_to: sales", `no rule of this file sends to "sales"`)
+	check("id: a, hours: {from: '21:00', to: '21:00'}, rules: [r]", "would never be over")
+	check("id: a, hours: {from: '25:00', to: '08:00'}, rules: [r]", `"25:00" is not a time of the day`)
+	check("id: a, hours: {from: '21:00', to: '08:00', timezone: Berlin}, rules: [r]", "is not a time zone")
+	check("id: a, hours: {from: '21:00', to: '08:00'}, rules: [r], over: digest", "digest")
+	// A change of a limit is a change of the rules in force.
+	text := func(most string) string {
+		return ruleText() + "limits: [{id: a, subject: event.user_id, at_most: " + most + ", per: 1d, rules: [r]}]\n"
+	}
+	if load(t, text("1")).Fingerprint() == load(t, text("2")).Fingerprint() {
+		t.Error("another limit has the same fingerprint")
+	}
+}
