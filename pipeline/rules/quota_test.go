@@ -35,7 +35,8 @@ func TestSlot(t *testing.T) {
 	check(60, "", []Under{two, counted(1, time.Hour, true)}, moments(-50, -40), moments(0))
 	check(0, OverLimit, []Under{two, counted(1, time.Hour, false)}, moments(-50, -40), moments(0))
 	hours := func(from, to time.Duration) Under {
-		return Under{Quota: &Quota{Defer: true, quiet: &quietHours{from: from * time.Hour, to: to * time.Hour, zone: time.UTC}}}
+		quiet := &quietHours{from: from * time.Hour, to: to * time.Hour, zone: time.UTC}
+		return Under{Quota: &Quota{Defer: true, quiet: quiet}}
 	}
 	quiet := hours(11, 13)
 	check(60, "", []Under{quiet}, nil)

@@ -34,6 +34,8 @@ type Expectation struct {
 	Texts map[string]string
 	// At is when it is decided, counted from TestStart; nil for any time.
 	At *time.Duration
+	// Due is when it may be sent, counted like At: after a grace, or when the limits over several rules have room.
+	Due *time.Duration
 	// Payload is JSON that the message's payload has to contain; nil for any.
 	Payload []byte
 	// Place is where the expectation stands.
@@ -125,7 +127,7 @@ func (l *loader) testEvents(r *Rule, n *yaml.Node, where string, at *time.Durati
 }
 
 func (l *loader) expectation(n *yaml.Node, test string, i int) Expectation {
-	s := l.src.Section(n, fmt.Sprintf("%s.expect[%d]", test, i), append(ExpectedTexts, "at", "payload")...)
+	s := l.src.Section(n, fmt.Sprintf("%s.expect[%d]", test, i), append(ExpectedTexts, "at", "due", "payload")...)
 	e := Expectation{Place: l.place(n, test), Texts: map[string]string{}}
 	for _, name := range ExpectedTexts {
 		if s.Has(name) {
@@ -135,6 +137,10 @@ func (l *loader) expectation(n *yaml.Node, test string, i int) Expectation {
 	if s.Has("at") {
 		at := s.Duration("at", 0, 0, maxDuration)
 		e.At = &at
+	}
+	if s.Has("due") {
+		due := s.Duration("due", 0, 0, maxDuration)
+		e.Due = &due
 	}
 	if p := s.Get("payload"); p != nil {
 		e.Payload = yamlJSON(nil, p)

@@ -139,6 +139,9 @@ func differs(e *rules.Expectation, d *Decided) string {
 	if e.At != nil && d.At.Sub(rules.TestStart) != *e.At {
 		return fmt.Sprintf("it was decided at %s, expected %s", d.At.Sub(rules.TestStart), *e.At)
 	}
+	if e.Due != nil && d.SendAt.Sub(rules.TestStart) != *e.Due {
+		return fmt.Sprintf("it is due at %s, expected %s", d.SendAt.Sub(rules.TestStart), *e.Due)
+	}
 	if e.Payload != nil && !containsJSON(parseJSON(d.Payload), parseJSON(e.Payload)) {
 		return fmt.Sprintf("payload is %s, expected %s", d.Payload, e.Payload)
 	}

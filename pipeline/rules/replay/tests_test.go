@@ -63,3 +63,21 @@ func TestInlineTestsCanFail(t *testing.T) {
 	check(`[{key: nothing}, {}]`, `key is "event `)
 	check(`[{status: skipped}, {}]`, `status is "sent", expected "skipped"`)
 }
+
+// TestATestKnowsLimits: what a limit over several rules suppresses is not expected, and what it defers is due later.
+func TestATestKnowsLimits(t *testing.T) {
+	limit := func(over, expect string) string {
+		return eventRule + "tests:\n      - {name: n, events: [{event_name: x, user_id: u, repeat: 2, every: 1m}], expect: " +
+			expect + "}\nlimits: [{id: l, subject: event.user_id, at_most: 1, per: 1h, rules: [r], over: " + over + "}]\n"
+	}
+	for over, expect := range map[string]string{"suppress": "[{at: 0s, due: 0s}]",
+		"defer": "[{at: 0s, due: 0s}, {at: 1m, due: 1h}]"} {
+		if _, err := loadText(t, limit(over, expect)); err != nil {
+			t.Errorf("%s: %v", over, err)
+		}
+	}
+	if _, err := loadText(t, limit("defer", "[{}, {due: 1m}]")); err == nil ||
+		!strings.Contains(err.Error(), "it is due at 1h0m0s, expected 1m0s") {
+		t.Errorf("a wrong time: %v", err)
+	}
+}
