@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -47,6 +48,38 @@ func TestSlot(t *testing.T) {
 		ahead = append(ahead, i+1)
 	}
 	check(0, OverLimit, []Under{two}, moments(ahead...))
+}
+
+// TestNoWindowHasMore than a limit allows, in whatever order and with whatever delays messages ask.
+func TestNoWindowHasMore(t *testing.T) {
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		u := Under{Quota: &Quota{AtMost: 1 + rng.IntN(4), Per: time.Hour, Defer: rng.IntN(2) == 0}}
+		if rng.IntN(2) == 0 {
+			u.Quota.quiet = &quietHours{from: 15 * time.Hour, to: 16 * time.Hour, zone: time.UTC}
+		}
+		now := noon
+		var moments []time.Time
+		for range 80 { // fewer than are kept
+			now = now.Add(time.Duration(rng.IntN(20)) * time.Minute)
+			due := now.Add(time.Duration(rng.IntN(3)*rng.IntN(60)) * time.Minute)
+			at, reason := Slot([]Under{u}, [][]time.Time{moments}, now, due)
+			if reason == "" {
+				moments = Granted(moments, at)
+			}
+			if reason == "" && (at.Before(due) || u.Quota.Quiet(at) || !u.Quota.Defer && !at.Equal(due)) {
+				t.Fatalf("seed %d: due at %s, sent at %s", seed, due, at)
+			}
+		}
+		for i := u.Quota.AtMost; i < len(moments); i++ { // latest first
+			if span := moments[i-u.Quota.AtMost].Sub(moments[i]); span < u.Quota.Per {
+				t.Fatalf("seed %d: %d messages within %s", seed, u.Quota.AtMost+1, span)
+			}
+		}
+		if len(moments) < 5 {
+			t.Errorf("seed %d: only %d messages were sent", seed, len(moments))
+		}
+	}
 }
 
 // TestQuietHoursEnd by the clock on the wall, also when that is moved.
