@@ -1,6 +1,7 @@
 package evaluate
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -43,6 +44,7 @@ func TestReplayDecidesAsTheDatabase(t *testing.T) {
 		}
 		if len(batch) > 0 {
 			w.ingest(batch...)
+			slices.SortFunc(batch, func(a, b pipeline.Event) int { return bytes.Compare(a.ID[:], b.ID[:]) })
 			run.Feed(batch, w.now)
 		} else {
 			run.Advance(w.now)

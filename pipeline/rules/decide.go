@@ -1,6 +1,8 @@
 package rules
 
 import (
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -284,15 +286,29 @@ func keyHash(r *Rule, key string) pipeline.UUID {
 	return pipeline.HashUUID("rule:" + r.StateKey + ":" + key)
 }
 
-// Stored is the findings about the events of the batch that were newly stored.
+// Stored is the findings about the events of the batch that were newly stored. Where keys and limits choose among
+// matches, the first one is the same as in a replay.
 func (f *Findings) Stored(stored []bool) *Findings {
+	matches := keep(f.Matches, func(m *Match) bool { return stored[m.Batch] })
+	if slices.ContainsFunc(matches, func(m Match) bool { return !m.Once || m.Limited() }) {
+		f.inOrder(matches)
+	}
 	return &Findings{
-		Matches:  keep(f.Matches, func(m *Match) bool { return stored[m.Batch] }),
+		Matches:  matches,
 		Marks:    keep(f.Marks, func(m *Mark) bool { return stored[m.Batch] }),
 		Counts:   keep(f.Counts, func(c *Count) bool { return stored[c.Batch] }),
 		Passed:   keep(f.Passed, func(p *Passed) bool { return stored[p.Batch] }),
 		Failures: keep(f.Failures, func(failure *Failure) bool { return stored[failure.Batch] }),
 	}
+}
+
+// inOrder sorts matches as a replay of the stored events comes upon them: by arrival, and those that arrived together by
+// id. Their places in a batch are not stored.
+func (f *Findings) inOrder(matches []Match) {
+	slices.SortStableFunc(matches, func(a, b Match) int {
+		x, y := &f.events[a.Batch], &f.events[b.Batch]
+		return cmp.Or(x.ReceivedAt.Compare(y.ReceivedAt), bytes.Compare(x.ID[:], y.ID[:]))
+	})
 }
 
 // keep returns the items that are wanted, in an array of their own.
