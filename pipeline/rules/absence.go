@@ -252,11 +252,11 @@ func (l *loader) absenceRule(r *Rule, c *yamlfile.Section) {
 		a.Names = nil
 	}
 	if c.Require("key", "whose absence it is, for example event.session_id") {
-		a.key = l.scope(expr.Event, names).Key(l.src, c.Get("key"), c.At("key"))
+		a.key = l.key(l.scope(expr.Event, names), c.Get("key"), c.At("key"))
 	}
 	sc := l.scope(expr.Timer, trigger.on)
 	if n := c.Get("subject"); n != nil {
-		r.subject = sc.Key(l.src, n, c.At("subject"))
+		r.subject = l.key(sc, n, c.At("subject"))
 	}
 	if n := c.Get("payload"); n != nil {
 		r.payload = sc.Template(l.src, n, c.At("payload"))

@@ -30,7 +30,7 @@ func Load(path string, o Options) (*Set, error) {
 	rulesets := map[string]string{}
 	var loaders []*loader
 	for _, file := range files {
-		l := &loader{options: o, scopes: map[string]*expr.Scope{}}
+		l := &loader{options: o, scopes: map[string]*expr.Scope{}, keys: map[keyText]*expr.Program{}}
 		l.src = yamlfile.Read(file)
 		l.src.Hint = noAddresses
 		if l.src.Root() != nil {
@@ -190,6 +190,8 @@ type loader struct {
 	rules       []*Rule
 	warnings    yamlfile.Faults
 	scopes      map[string]*expr.Scope
+	// keys are those compiled without a fault or a warning; many rules have the same.
+	keys map[keyText]*expr.Program
 	// testEventsMade counts the events of tests.
 	testEventsMade int
 }
@@ -326,6 +328,9 @@ func (l *loader) declarations(n *yaml.Node) {
 
 // scope is the scope of expressions, which know the properties of events with these names.
 func (l *loader) scope(about expr.About, on []string) *expr.Scope {
+	if l.events == nil {
+		on = nil // nothing is known of any event, so that one scope, which is costly to make, does for all
+	}
 	cacheKey := fmt.Sprintf("%d %q", about, slices.Sorted(slices.Values(on)))
 	sc := l.scopes[cacheKey]
 	if sc == nil {
@@ -334,6 +339,27 @@ func (l *loader) scope(about expr.About, on []string) *expr.Scope {
 		l.scopes[cacheKey] = sc
 	}
 	return sc
+}
+
+// keyText is a key as it stands in the file.
+type keyText struct {
+	scope *expr.Scope
+	tag   string
+	text  string
+}
+
+// key compiles a key or subject.
+func (l *loader) key(sc *expr.Scope, n *yaml.Node, where string) *expr.Program {
+	as := keyText{sc, n.Tag, n.Value}
+	if p := l.keys[as]; p != nil && n.Kind == yaml.ScalarNode {
+		return p
+	}
+	warned := len(l.warnings)
+	p := sc.Key(l.src, n, where)
+	if p != nil && len(l.warnings) == warned {
+		l.keys[as] = p
+	}
+	return p
 }
 
 // properties is the union of what the events of these names declare; nil where one of them declares nothing, or there

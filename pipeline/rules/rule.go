@@ -171,10 +171,10 @@ func (l *loader) eventRule(r *Rule, c *yamlfile.Section) {
 		r.MaxAge = c.Duration("max_age", DefaultMaxAge, time.Second, maxDuration)
 	}
 	if n := c.Get("subject"); n != nil {
-		r.subject = sc.Key(l.src, n, c.At("subject"))
+		r.subject = l.key(sc, n, c.At("subject"))
 	}
 	if n := c.Get("dedupe_key"); n != nil {
-		r.dedupeKey = sc.Key(l.src, n, c.At("dedupe_key"))
+		r.dedupeKey = l.key(sc, n, c.At("dedupe_key"))
 	}
 	if n := c.Get("payload"); n != nil {
 		r.payload = sc.Template(l.src, n, c.At("payload"))
