@@ -396,6 +396,37 @@ func TestASkippedMessageFreesItsKey(t *testing.T) {
 	}
 }
 
+// TestTheClockOfANodeDoesNotDecide: a cart that is taken by a node whose clock is days ahead, or an hour behind, waits as
+// long as any other, and one of a customer whose clock is ahead as well.
+func TestTheClockOfANodeDoesNotDecide(t *testing.T) {
+	t.Parallel()
+	for _, anchor := range []string{"last", "first", "idle"} {
+		w := newWorld(t, cart("anchor: "+anchor))
+		w.tick()
+		w.advance(10 * time.Minute)
+		received := func(session string, off time.Duration) {
+			e := w.event("add_to_cart", session, 0)
+			e.ReceivedAt = w.now.Add(off)
+			w.ingest(e)
+		}
+		received("a-ahead", 48*time.Hour)
+		received("b-behind", -time.Hour)
+		w.ingest(w.event("add_to_cart", "c-customer-ahead", -3*time.Hour))
+		old := w.event("add_to_cart", "d-old", 40*time.Hour)
+		old.ReceivedAt = w.now.Add(-40 * time.Hour)
+		w.ingest(old)
+		w.advance(59 * time.Minute)
+		w.tick()
+		w.want(`select subject_key from outbox`)
+		w.advance(time.Minute)
+		w.tick()
+		w.want(`select subject_key from outbox order by 1`, "a-ahead", "b-behind", "c-customer-ahead")
+		if anchor != "first" {
+			w.want(`select key from absence_timers where key = 'd-old'`)
+		}
+	}
+}
+
 // TestActivationSeesWhoIsWaiting: a rule that comes into force finds the keys whose triggers were stored before, and,
 // by the second seed, those of batches that were decided by the old rules but committed later.
 func TestActivationSeesWhoIsWaiting(t *testing.T) {

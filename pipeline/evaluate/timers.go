@@ -12,11 +12,21 @@ import (
 // timersSQL merges what a batch means for keys into their timers. Everything is a maximum (or, for first_at, a bound
 // from below), so repeating or reordering changes nothing. Of two triggers at one moment the larger id counts. A cancel
 // of a rule with anchor first may uncover an older streak, so its timer wakes again.
+//
+// What happens in the future happens now, and what is so old that nothing can come of it is left out, both by the clock
+// of the database, which also decides when timers run out. The clock of the node that took the event has no say.
 const timersSQL = `
 insert into absence_timers as t (tenant_id, timer, key, trigger_at, trigger_event_id, trigger_occurred_at, cancel_at,
 	activity_at, first_at)
-select * from unnest($1::int[], $2::text[], $3::text[], $4::timestamptz[], $5::uuid[], $6::timestamptz[],
-	$7::timestamptz[], $8::timestamptz[], $9::timestamptz[]) u order by 1, 2, 3
+select tenant_id, timer, key, case when trigger_at is not null then least(trigger_at, now()) end, event_id, occurred_at,
+	case when cancel_at is not null then least(cancel_at, now()) end,
+	case when activity_at is not null then least(activity_at, now()) end,
+	case when first_at is not null then least(first_at, now()) end
+from unnest($1::int[], $2::text[], $3::text[], $4::timestamptz[], $5::uuid[], $6::timestamptz[], $7::timestamptz[],
+	$8::timestamptz[], $9::timestamptz[], $10::float8[])
+	as u(tenant_id, timer, key, trigger_at, event_id, occurred_at, cancel_at, activity_at, first_at, stale)
+where stale is null or greatest(trigger_at, cancel_at, activity_at) > now() - stale * interval '1 second'
+order by 1, 2, 3
 on conflict (tenant_id, timer, key) do update set
 	trigger_at = greatest(t.trigger_at, excluded.trigger_at),
 	trigger_event_id = case when t.trigger_at is null
@@ -47,6 +57,7 @@ type timerColumns struct {
 	cancelAt   []*time.Time
 	activityAt []*time.Time
 	firstAt    []*time.Time
+	stale      []*float64
 }
 
 func queueTimers(b *pgx.Batch, marks []rules.Mark) {
@@ -66,16 +77,19 @@ func queueTimers(b *pgx.Batch, marks []rules.Mark) {
 		c.cancelAt = append(c.cancelAt, t.CancelAt)
 		c.activityAt = append(c.activityAt, t.ActivityAt)
 		c.firstAt = append(c.firstAt, t.FirstAt)
+		c.stale = append(c.stale, secondsOrNull(t.Stale))
 	}
 	b.Queue(timersSQL, c.tenants, c.timers, c.keys, c.triggerAt, c.triggers, c.occurredAt, c.cancelAt, c.activityAt,
-		c.firstAt)
+		c.firstAt, c.stale)
 	queueHistory(b, marks)
 }
 
 // historySQL keeps every trigger and cancel of rules whose anchor is not a maximum.
 const historySQL = `
 insert into absence_history (tenant_id, timer, key, at, event_id, occurred_at, cancels)
-select * from unnest($1::int[], $2::text[], $3::text[], $4::timestamptz[], $5::uuid[], $6::timestamptz[], $7::bool[]) u
+select tenant_id, timer, key, least(at, now()), event_id, occurred_at, cancels
+from unnest($1::int[], $2::text[], $3::text[], $4::timestamptz[], $5::uuid[], $6::timestamptz[], $7::bool[])
+	as u(tenant_id, timer, key, at, event_id, occurred_at, cancels)
 order by 1, 2, 3, 4, 5 on conflict do nothing`
 
 // historyColumns are the parameters of historySQL.

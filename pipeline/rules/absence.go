@@ -83,10 +83,21 @@ type Mark struct {
 	Event *pipeline.Event
 	Role  Role
 	Key   string
+
+	at time.Time
 }
 
-// At is when the event counts as having happened: a clock that runs ahead must not delay anything.
-func (m Mark) At() time.Time { return effective(m.Event) }
+// At is when the event counts as having happened: a clock that runs ahead must not delay anything. Of an event that is
+// just being stored it may be in the future; whoever records it clamps it by the one clock that decides, see Clamped.
+func (m Mark) At() time.Time { return m.at }
+
+// Clamped is the mark as of now: what happens later than that counts as happening now.
+func (m Mark) Clamped(now time.Time) Mark {
+	if now.Before(m.at) {
+		m.at = now
+	}
+	return m
+}
 
 func effective(ev *pipeline.Event) time.Time {
 	if ev.ReceivedAt.Before(ev.OccurredAt) {
@@ -95,16 +106,21 @@ func effective(ev *pipeline.Event) time.Time {
 	return ev.OccurredAt
 }
 
-// staleAfter is how far beyond the lookback an event has to be to be left out of the timers; it leaves room for clocks
-// that differ between this machine and the database. Where the anchor is not a maximum, nothing is left out.
+// staleAfter is how far beyond the lookback an event has to be to be left out of the timers.
 const staleAfter = time.Hour
+
+// Stale is how old an event has to be to be left out of the timers, since nothing can come of it; 0 where nothing is
+// left out, since the anchor is not a maximum. How old it is is for the clock that decides when timers run out.
+func (a *Absence) Stale() time.Duration {
+	if a.First {
+		return 0
+	}
+	return a.Lookback + staleAfter
+}
 
 func (f *Findings) mark(i int, l listener) {
 	ev := &f.events[i]
 	a := l.rule.Absence
-	if !a.First && effective(ev).Before(ev.ReceivedAt.Add(-a.Lookback-staleAfter)) {
-		return
-	}
 	text, err := a.key.Text(&f.vars)
 	if err != nil {
 		if l.role != GoesOn { // the rule watches all events, also those without such a key
@@ -112,7 +128,11 @@ func (f *Findings) mark(i int, l listener) {
 		}
 		return
 	}
-	f.Marks = append(f.Marks, Mark{l.rule, i, ev, l.role, text})
+	at := ev.OccurredAt
+	if f.stored {
+		at = effective(ev)
+	}
+	f.Marks = append(f.Marks, Mark{l.rule, i, ev, l.role, text, at})
 }
 
 // TimerKey names one timer.
@@ -129,6 +149,8 @@ type Timer struct {
 	FirstAt *time.Time
 	// Trigger is the latest trigger; of two at one moment the one with the larger id.
 	Trigger *pipeline.Event
+	// Stale is that of the rule.
+	Stale time.Duration
 }
 
 // Merge gathers marks by key, in the order of keys. Their own order does not matter.
@@ -138,7 +160,7 @@ func Merge(marks []Mark) []*Timer {
 		k := TimerKey{m.Event.Tenant, m.Rule.Absence.Timer, m.Key}
 		t := byKey[k]
 		if t == nil {
-			t = &Timer{TimerKey: k}
+			t = &Timer{TimerKey: k, Stale: m.Rule.Absence.Stale()}
 			byKey[k] = t
 		}
 		at := m.At()

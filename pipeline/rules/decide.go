@@ -26,6 +26,8 @@ type Findings struct {
 
 	set    *Set
 	events []pipeline.Event
+	// stored: the events are looked at again, so that it is not now that they happen.
+	stored bool
 	// looked are the events that some rule listens to.
 	looked []int
 	vars   expr.Vars
@@ -163,7 +165,7 @@ func (s *Set) Decide(events []pipeline.Event) *Findings {
 
 // Revisit lets one rule look at stored events again.
 func (s *Set) Revisit(r *Rule, events []pipeline.Event) *Findings {
-	f := &Findings{set: s, events: events}
+	f := &Findings{set: s, events: events, stored: true}
 	for i := range events {
 		if r.Tenants != nil && !slices.Contains(r.Tenants, events[i].Tenant) {
 			continue

@@ -20,6 +20,10 @@ type timer struct {
 
 // mark moves a timer by an event, as timersSQL does.
 func (r *Run) mark(m rules.Mark) {
+	m = m.Clamped(r.now)
+	if stale := m.Rule.Absence.Stale(); stale > 0 && !m.At().After(r.now.Add(-stale)) {
+		return
+	}
 	k := rules.TimerKey{Tenant: m.Event.Tenant, Timer: m.Rule.Absence.Timer, Key: m.Key}
 	t := r.timers[k]
 	if t == nil {
