@@ -15,8 +15,9 @@ import (
 const explainAbout = `Tells the story of an event or a message: what was stored, which rules looked at it, which
 matched, what was suppressed and by what, what was sent where with which answer, and what happens next.
 
-  pipeline explain EVENT_ID      as it was sent, or as a UUID
-  pipeline explain MESSAGE_ID    the number from the outbox, or its idempotency key
+  pipeline explain EVENT_ID            as it was sent, or as a UUID
+  pipeline explain MESSAGE_ID          the number from the outbox, or its idempotency key
+  pipeline explain event|message ID    where an id may be either
 
 What was stored, decided and sent is read. Why a match made no message is not on record: it is worked out from
 the rules as they are now and from what is still remembered, and says so where that does not tell any more. A
@@ -32,13 +33,19 @@ func explainCommand(ctx context.Context, args []string, env cli.Env) error {
 	file := fs.String("rules", "", "rules `file` (default: the configured one)")
 	asJSON := fs.Bool("json", false, "print the story as JSON")
 	settings := databaseFlags(fs)
-	rest, err := cli.Parse(fs, args, 1)
+	rest, err := cli.Parse(fs, args, 2)
 	if err != nil {
 		return err
 	}
 	if len(rest) == 0 {
 		fs.Usage()
 		return flag.ErrHelp
+	}
+	as, id := explain.Anything, rest[len(rest)-1]
+	if len(rest) == 2 {
+		if as = explain.Kind(rest[0]); as != explain.AnEvent && as != explain.AMessage {
+			return cli.Usagef("explain %s ID: say event or message", rest[0])
+		}
 	}
 	cfg, err := settings(env.Environ)
 	if err != nil {
@@ -59,7 +66,7 @@ func explainCommand(ctx context.Context, args []string, env cli.Env) error {
 	}
 	return withDatabase(ctx, cfg, func(conn *pgx.Conn) error {
 		x.Conn = conn
-		story, err := x.Explain(ctx, rest[0])
+		story, err := x.Explain(ctx, as, id)
 		if err != nil {
 			return err
 		}

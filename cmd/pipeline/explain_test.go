@@ -60,7 +60,9 @@ func TestExplain(t *testing.T) {
 	for _, sql := range []string{
 		`update outbox set created_at = created_at - interval '1 hour', finished_at = finished_at - interval '1 hour'`,
 		`update events set received_at = received_at - interval '1 hour', occurred_at = occurred_at - interval '1 hour'`,
-		`update rule_subjects set recent = array[now()], decided_at = now()`} {
+		`update rule_subjects set recent = array[now()], decided_at = now()`,
+		`insert into rule_hours (rule_id, hour, evaluated, messages, duplicate, cooldown, cap, errors)
+			values ('shop/big-purchase', date_trunc('hour', now() - interval '1 hour'), 1, 1, 1, 1, 0, 0)`} {
 		if _, err := conn.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}

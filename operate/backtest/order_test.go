@@ -21,8 +21,8 @@ import (
 	"sluice.example/sluice/pipeline/rules/replay"
 )
 
-// Of several events of one request a cooldown, a cap and a key let the same ones through in a backtest as they did live,
-// although the place of an event in its request is not stored.
+// Of several events of one request a cooldown, a cap and a key let the same ones through in a backtest as they did
+// live, although the place of an event in its request is not stored.
 func TestABacktestChoosesTheEventsOfTheLiveRun(t *testing.T) {
 	t.Parallel()
 	db, ctx := pgtest.New(t), context.Background()

@@ -20,23 +20,55 @@ type Explainer struct {
 	Tenant int32
 }
 
+// Kind is what an id is of.
+type Kind string
+
+// What an id may be of.
+const (
+	Anything Kind = ""
+	AnEvent  Kind = "event"
+	AMessage Kind = "message"
+)
+
 // Explain finds an id: the number or the idempotency key of a message, or the id of an event, as it was sent or as a
-// UUID. An id that is nowhere is an error.
-func (x *Explainer) Explain(ctx context.Context, id string) (*Story, error) {
+// UUID. An id that is nowhere is an error, as is a number that is both, where it is not said which is meant.
+func (x *Explainer) Explain(ctx context.Context, as Kind, id string) (*Story, error) {
 	s := &Story{RulesKnown: x.Set != nil, Messages: []Message{}}
-	found, err := x.message(ctx, s, id)
-	if err != nil || found {
-		return s, err
-	}
 	uuid, isUUID := pipeline.ParseUUID(id)
 	if !isUUID {
 		uuid = pipeline.HashUUID(id)
+	}
+	if as != AnEvent {
+		found, err := x.message(ctx, s, id)
+		if err != nil {
+			return s, err
+		}
+		if found && as == Anything && !isUUID {
+			both, err := find(ctx, x.Conn, x.Tenant, uuid)
+			if err != nil {
+				return s, err
+			}
+			if len(both) > 0 {
+				return nil, fmt.Errorf("%s is a message and also an event; use explain message %s, or explain event %s",
+					id, id, id)
+			}
+		}
+		if found {
+			return s, nil
+		}
+	}
+	if as == AMessage {
+		return nil, fmt.Errorf("there is no message %s: it never was, or it was pruned", id)
 	}
 	if err := x.event(ctx, s, uuid); err != nil || len(s.Events) > 0 {
 		return s, err
 	}
 	if err := x.quarantined(ctx, s, uuid); err != nil || s.Quarantined != nil {
 		return s, err
+	}
+	if as == AnEvent {
+		return nil, fmt.Errorf("%s is not a stored event of tenant %d: it never arrived, it was rejected (then its sender was "+
+			"told), or it was removed by age", id, x.Tenant)
 	}
 	return nil, fmt.Errorf("%s is neither a message nor a stored event of tenant %d: it never arrived, it was rejected "+
 		"(then its sender was told), or it was removed by age", id, x.Tenant)
@@ -130,7 +162,9 @@ func (x *Explainer) looks(ctx context.Context, e pipeline.Event) ([]Rule, error)
 		case r.Refused != "":
 		case l.Failure != "" || !l.Matched || l.Kind == "rate":
 		case l.Kind == "absence":
-			r.Timer, err = x.timer(ctx, l)
+			if r.Timer, err = x.timer(ctx, l); err == nil && r.Timer.ranOut() && len(r.Timer.Messages) == 0 {
+				r.Timer.Held, err = x.heldTimer(ctx, e, l, r.Timer)
+			}
 		default:
 			r.Held, err = x.held(ctx, e, l)
 		}

@@ -103,7 +103,7 @@ func (w *world) told(id string) string {
 		w.t.Fatal(err)
 	}
 	defer conn.Release()
-	s, err := (&Explainer{Conn: conn.Conn(), Set: w.set, Tenant: 1}).Explain(w.t.Context(), id)
+	s, err := (&Explainer{Conn: conn.Conn(), Set: w.set, Tenant: 1}).Explain(w.t.Context(), Anything, id)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -149,4 +149,91 @@ func TestExplainALimitOverRules(t *testing.T) {
 	c := event("y", "v", 0)
 	w.store(c)
 	w.want(c.ID, "held back by the limit t/night: it arrived in its quiet hours")
+}
+
+// A cap let two of five events of one request through.
+func TestExplainACapWithinOneRequest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  - {id: r, on: x, send_to: [crm, sales], subject: event.user_id, cap: {max: 2, per: 1h}}\n")
+	now, batch := time.Now().UTC().Truncate(time.Microsecond), []pipeline.Event{}
+	for i := range 5 {
+		e := event("x", "u", 0)
+		e.ID[0], e.ReceivedAt = byte(i), now // in this order
+		batch = append(batch, e)
+	}
+	w.store(batch...)
+	w.want(batch[1].ID, "next: attempt 1")
+	for _, e := range batch[2:] {
+		w.want(e.ID, "held back by a cap of 2 in 1h0m0s: the subject was granted 2")
+	}
+}
+
+// An event from before its rule was not held back by what the rule sent later.
+func TestExplainAnEventOlderThanItsRule(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  - {id: r, on: x, send_to: crm, subject: event.user_id, cooldown: 12h}\n")
+	old := event("x", "u", 0)
+	old.ReceivedAt, old.OccurredAt = old.ReceivedAt.Add(-3*time.Hour), old.OccurredAt.Add(-3*time.Hour)
+	w.exec(`insert into events (event_id, tenant_id, event_name, occurred_at, user_id, received_at)
+		values ($1, 1, 'x', $2, 'u', $2)`, old.ID, old.OccurredAt)
+	w.store(event("x", "u", 0))
+	w.exec(`insert into rule_hours (rule_id, hour, evaluated, messages, duplicate, cooldown, cap, errors)
+		values ('t/r', date_trunc('hour', now()), 1, 1, 0, 0, 0, 0)`)
+	w.exec(`update rule_subjects set recent = array[now() - interval '4 hours'], decided_at = now()`)
+	w.want(old.ID, "the rule was not in force")
+}
+
+// A timer that ran out made no message, since its key was used or its subject rests.
+func TestExplainAnAbsenceThatWasHeldBack(t *testing.T) {
+	t.Parallel()
+	for limit, want := range map[string]string{
+		"once_per: key": "suppressed as a duplicate: the key was used at",
+		"once_per: episode, cooldown: 1d, subject: key, recheck: {skip_if: []}": "none, or they were pruned",
+		"once_per: episode, cooldown: 1d, recheck: {skip_if: []}":               "held back by a cooldown of 24h0m0s",
+	} {
+		w := newWorld(t, "  - {id: r, kind: absence, trigger: {on: x}, cancel: {on: y}, key: event.user_id, within: 1h, "+
+			"lookback: 12h, send_to: crm, "+limit+"}\n")
+		sweep := func() {
+			t.Helper()
+			if err := w.sweep.Sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sweep()
+		w.store(event("x", "u", 4*time.Hour))
+		sweep()
+		w.exec(`update outbox set created_at = now() - interval '3 hours'`)
+		w.exec(`update rule_subjects set recent = array[now() - interval '3 hours'], decided_at = now() - interval '3 hours'`)
+		again := event("x", "u", 90*time.Minute)
+		w.store(again)
+		sweep()
+		w.want(again.ID, "it has run out and was decided about", want)
+	}
+}
+
+// A number may be that of a message and the id of an event.
+func TestExplainANumber(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  - {id: r, on: x, send_to: crm}\n")
+	e := event("x", "u", 0)
+	e.ID = pipeline.HashUUID("1")
+	w.store(e)
+	conn, err := w.db.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	x := &Explainer{Conn: conn.Conn(), Set: w.set, Tenant: 1}
+	if _, err := x.Explain(t.Context(), Anything, "1"); err == nil || !strings.Contains(err.Error(), "explain event 1") {
+		t.Errorf("1 alone: %v, want an error that names both ways", err)
+	}
+	if s, err := x.Explain(t.Context(), AnEvent, "1"); err != nil || len(s.Events) != 1 {
+		t.Errorf("event 1: %+v, %v", s, err)
+	}
+	if s, err := x.Explain(t.Context(), AMessage, "1"); err != nil || len(s.Events) != 0 || len(s.Messages) != 1 {
+		t.Errorf("message 1: %+v, %v", s, err)
+	}
+	if s, err := x.Explain(t.Context(), AMessage, "2"); err == nil {
+		t.Errorf("message 2: %+v, want an error", s)
+	}
 }

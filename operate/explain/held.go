@@ -30,6 +30,9 @@ func (x *Explainer) held(ctx context.Context, e pipeline.Event, l rules.Look) (*
 	if l.MaxAge > 0 {
 		return &Held{Reason: Old, Limit: l.MaxAge}, nil
 	}
+	if looked, err := x.looked(ctx, e, l.Names); err != nil || !looked {
+		return &Held{Reason: NoDecision}, err
+	}
 	limited := l.Cooldown > 0 || l.CapMax > 0
 	if keyed := l.Ledger != (pipeline.UUID{}); keyed {
 		var remembered bool
@@ -91,6 +94,38 @@ func (x *Explainer) overLimit(ctx context.Context, e pipeline.Event, l rules.Loo
 	return nil, nil
 }
 
+// lookedSQL asks whether the rule looked at anything around an arrival, or has not reported anything since.
+const lookedSQL = `
+select coalesce(bool_or(hour <= $2::timestamptz + $3::interval), true) from rule_hours
+where rule_id = any($1) and hour >= date_trunc('hour', $2::timestamptz - $3::interval) and evaluated > 0`
+
+// looked reports whether the rule was in force when the event arrived, as far as can be told.
+func (x *Explainer) looked(ctx context.Context, e pipeline.Event, names []string) (looked bool, err error) {
+	err = x.Conn.QueryRow(ctx, lookedSQL, names, e.ReceivedAt, clockSlack).Scan(&looked)
+	return looked, err
+}
+
+// heldTimer works out why a timer that ran out made no message: its key was used before, or a limit of its subject,
+// which is known here where it is the key.
+func (x *Explainer) heldTimer(ctx context.Context, e pipeline.Event, l rules.Look, t *Timer) (*Held, error) {
+	if h, err := x.duplicate(ctx, l); h != nil || err != nil {
+		return h, err
+	}
+	if !l.SubjectIsKey || l.Cooldown == 0 && l.CapMax == 0 {
+		return nil, nil
+	}
+	l.Subject = l.Key
+	e.ReceivedAt = t.Trigger.Add(l.Within) // when it was due; the sweep took it up to a few seconds later
+	if t.Activity != nil && t.Activity.After(*t.Trigger) {
+		e.ReceivedAt = t.Activity.Add(l.Within)
+	}
+	first, err := x.messageAt(ctx, e.ReceivedAt.Add(-max(l.Cooldown, l.CapPer)-clockSlack))
+	if err != nil {
+		return nil, err
+	}
+	return x.heldBack(ctx, e, l, first)
+}
+
 const usedSQL = `
 select message_id, created_at from outbox where tenant_id = $1 and rule_id = any($2) and dedupe_key = $3
 order by message_id limit 1`
@@ -105,13 +140,17 @@ func (x *Explainer) duplicate(ctx context.Context, l rules.Look) (*Held, error) 
 }
 
 // grantsSQL finds what the subject was granted in the time before an event arrived: what its row still remembers, and
-// messages.
+// messages. Several of one moment are those of one batch; row and messages tell of the same ones.
 const grantsSQL = `
 select at from (
-    select unnest(recent) as at from rule_subjects where tenant_id = $1 and rule_id = $2 and subject = $3
-    union
-    select created_at from outbox
-    where message_id >= $4 and tenant_id = $1 and rule_id = any($5) and subject_key = $3 and event_id is not null) g
+    select at, max(n) as n from (
+        select at, count(*) as n from (select unnest(recent) as at from rule_subjects
+            where tenant_id = $1 and rule_id = $2 and subject = $3) r group by at
+        union all
+        select created_at, count(distinct event_id) from outbox
+        where message_id >= $4 and tenant_id = $1 and rule_id = any($5) and subject_key = $3 and event_id is not null
+        group by created_at) g
+    group by at) moments, generate_series(1, n)
 where at > $6::timestamptz - $7::interval and at <= $6::timestamptz + $8::interval
 order by at desc`
 

@@ -118,8 +118,11 @@ func (p *printer) timer(t *Timer) {
 		p.say("    it does not wait: it was cancelled at %s", stamp(*t.Cancel))
 	case t.ranOut():
 		p.say("    it has run out and was decided about; the messages of this rule for the key are:")
-		if len(t.Messages) == 0 {
+		if len(t.Messages) == 0 && t.Held == nil {
 			p.say("    none, or they were pruned")
+		} else if len(t.Messages) == 0 {
+			p.say("    none:")
+			p.held(t.Held)
 		}
 		for _, m := range t.Messages {
 			p.message(m)

@@ -81,8 +81,10 @@ type Timer struct {
 	Armed    *time.Time `db:"armed_at" json:"armed_at,omitempty"`
 	Due      *time.Time `db:"due_at" json:"due_at,omitempty"`
 	Now      time.Time  `db:"now" json:"now"`
-	// Messages are those of the rule for the key, once the timer has run out.
+	// Messages are those of the rule for the key, once the timer has run out. Held is why there are none; nil where that
+	// can't be told.
 	Messages []Message `db:"-" json:"messages,omitempty"`
+	Held     *Held     `db:"-" json:"held,omitempty"`
 }
 
 // The reasons why a match made no message.

@@ -396,8 +396,8 @@ func TestASkippedMessageFreesItsKey(t *testing.T) {
 	}
 }
 
-// TestTheClockOfANodeDoesNotDecide: a cart that is taken by a node whose clock is days ahead, or an hour behind, waits as
-// long as any other, and one of a customer whose clock is ahead as well.
+// TestTheClockOfANodeDoesNotDecide: a cart that is taken by a node whose clock is days ahead, or an hour behind, waits
+// as long as any other, and one of a customer whose clock is ahead as well.
 func TestTheClockOfANodeDoesNotDecide(t *testing.T) {
 	t.Parallel()
 	for _, anchor := range []string{"last", "first", "idle"} {

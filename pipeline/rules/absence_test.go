@@ -88,8 +88,8 @@ func TestMerge(t *testing.T) {
 			"2/a trigger 5 cancel - activity - first - id 2")
 }
 
-// TestMarksThatCount: what is too old to matter is left out by whoever knows the time, unless the anchor needs the whole
-// history; a missing key is a failure where the rule asked for the event, and not where it watches all of them.
+// TestMarksThatCount: what is too old to matter is left out by whoever knows the time, unless the anchor needs the
+// whole history; a missing key is a failure where the rule asked for the event, and not where it watches all of them.
 func TestMarksThatCount(t *testing.T) {
 	for rule, want := range map[string]time.Duration{
 		cart("lookback: 9h"): 10 * time.Hour, cart("lookback: 9h", "anchor: first"): 0} {

@@ -304,8 +304,8 @@ func (f *Findings) Stored(stored []bool) *Findings {
 	}
 }
 
-// inOrder sorts matches as a replay of the stored events comes upon them: by arrival, and those that arrived together by
-// id. Their places in a batch are not stored.
+// inOrder sorts matches as a replay of the stored events comes upon them: by arrival, and those that arrived together
+// by id. Their places in a batch are not stored.
 func (f *Findings) inOrder(matches []Match) {
 	slices.SortStableFunc(matches, func(a, b Match) int {
 		x, y := &f.events[a.Batch], &f.events[b.Batch]

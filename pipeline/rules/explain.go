@@ -25,6 +25,8 @@ type Look struct {
 	StateKey, Timer string
 	// Under are the limits over several rules that the decision had to be within.
 	Under []Under
+	// SubjectIsKey: an absence rule has no subject of its own.
+	SubjectIsKey bool
 	// Cooldown, CapMax and CapPer are the rule's limits; Within is how long an absence rule waits.
 	Cooldown, CapPer, Within time.Duration
 	// MaxAge is set where the event matched and is older than this, so that nothing came of it, unless it was sent as one
@@ -71,6 +73,7 @@ func (s *Set) explain(l listener, ev pipeline.Event) Look {
 	out.Matched = out.Matched || len(f.Counts) > 0
 	if a := r.Absence; a != nil {
 		out.Timer, out.Within = a.Timer, a.Within
+		out.SubjectIsKey = r.subject == nil
 	}
 	if out.Failure != "" && l.match != nil {
 		if holds, err := l.match.Holds(&f.vars); err == nil && holds {
