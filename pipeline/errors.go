@@ -16,6 +16,9 @@ var (
 	// ErrDiskFull is an ErrUnavailable of which more is known: the database's disk is full, and the events are not
 	// stored. Sending them again helps once there is room, and is harmless.
 	ErrDiskFull = fmt.Errorf("%w: its disk is full", ErrUnavailable)
+	// ErrLocked is an ErrUnavailable of which more is known: somebody holds a lock in the database for long, and the
+	// events, which need it, are not stored. Sending them again is harmless.
+	ErrLocked = fmt.Errorf("%w: somebody holds a lock", ErrUnavailable)
 	// ErrFault: the database answers, and cannot store events as things are: a privilege or a table is missing, or a
 	// bug. The events are not stored. Sending them again helps once somebody has repaired it, and is harmless.
 	ErrFault = errors.New("not stored until a fault is repaired")

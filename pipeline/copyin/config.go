@@ -22,9 +22,12 @@ type Config struct {
 
 const (
 	// attemptTimeout bounds one transaction and every wait in it, the one for a free connection included, within
-	// Config.Deadline. PostgreSQL gets it as statement_timeout, lock_timeout and idle_in_transaction_session_timeout of
-	// the transaction, so that the locks of a client that died are freed. A guess: two attempts fit into the deadline.
+	// Config.Deadline. PostgreSQL gets it as statement_timeout and idle_in_transaction_session_timeout of the
+	// transaction, so that the locks of a client that died are freed. A guess: two attempts fit into the deadline.
 	attemptTimeout = 10 * time.Second
+	// lockShare of attemptTimeout is lock_timeout: clearly below, so that a wait for a lock ends as one. A guess: 2.5 s,
+	// longer than a deadlock takes to be found.
+	lockShare = 4
 	// lookupFirst is the share of recent batches with repeats that recent does not know, from which on all keys are
 	// looked up before COPY and not after it failed. A look-up cost PostgreSQL about 2 us an event, and a COPY that
 	// failed and was repeated about 5 us (BenchmarkRepeats, 2 % repeats, 2 cores, PostgreSQL 15).

@@ -103,8 +103,12 @@ func (w *Writer) Write(ctx context.Context, events []pipeline.Event) ([]pipeline
 		cause := pipeline.ErrUnavailable
 		if _, ok := errors.AsType[*fault](err); ok {
 			cause = pipeline.ErrFault
-		} else if errors.Is(err, pipeline.ErrDiskFull) {
-			cause = pipeline.ErrDiskFull
+		} else {
+			for _, known := range []error{pipeline.ErrDiskFull, pipeline.ErrLocked} {
+				if errors.Is(err, known) {
+					cause = known
+				}
+			}
 		}
 		w.m.failed.WithLabelValues(failedAs(cause)).Inc()
 		err = fmt.Errorf("copyin: write %d events: %w: %w", len(events), cause, err)
@@ -131,6 +135,8 @@ func failedAs(err error) string {
 		return "fault"
 	case errors.Is(err, pipeline.ErrDiskFull):
 		return string(causeDiskFull)
+	case errors.Is(err, pipeline.ErrLocked):
+		return string(causeLock)
 	}
 	return "unavailable"
 }

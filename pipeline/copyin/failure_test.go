@@ -390,8 +390,8 @@ create trigger fail_once before insert on events for each row execute function f
 	}
 }
 
-// Statements of a writer end by themselves on the server, so that nobody waits for the locks of a dead one.
-func TestLockedTableEndsAtTheDeadline(t *testing.T) {
+// A wait for a lock ends as one, soon, and on the server as well, so that nobody waits for the locks of a dead writer.
+func TestLockIsNotWaitedForLong(t *testing.T) {
 	t.Parallel()
 	pool := pgtest.New(t)
 	w := newWriter(t, pool, func(c *Config) { c.Deadline = 2 * time.Second })
@@ -404,8 +404,23 @@ func TestLockedTableEndsAtTheDeadline(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `lock table events in access exclusive mode`); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Write(t.Context(), events(1)); !errors.Is(err, pipeline.ErrUnavailable) {
-		t.Errorf("Write = %v, want ErrUnavailable", err)
+	decided := newWriter(t, pool)
+	decided.boundAttempts(400 * time.Millisecond)
+	decided.decide = func([]pipeline.Event) Recorder { return &books{} }
+	for way, w := range map[string]*Writer{"straight": w, "with decisions": decided} {
+		begin := time.Now()
+		_, err := w.Write(t.Context(), events(1))
+		if !errors.Is(err, pipeline.ErrLocked) || !errors.Is(err, pipeline.ErrUnavailable) {
+			t.Errorf("%s: Write = %v, want ErrLocked", way, err)
+		}
+		if took := time.Since(begin); took > 10*time.Second {
+			t.Errorf("%s: it held its writer for %s", way, took)
+		}
+		for cause, want := range map[string]float64{"lock": 2, "connection": 0, "timeout": 0} {
+			if got := counterValue(t, w.m.retries.WithLabelValues(cause)); got != want {
+				t.Errorf("%s: %v tries ended by %s, want %v", way, got, cause, want)
+			}
+		}
 	}
 	const waitingSQL = `
 select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`

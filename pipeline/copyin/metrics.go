@@ -57,7 +57,8 @@ func NewMetrics(reg prometheus.Registerer, tenants ...int32) *Metrics {
 			"COPYs that failed because of a row's content, each a step of finding that row."),
 		partitions: counter("partitions_made_total", "Day partitions made because events needed them."),
 		failed: vector("failed_batches_total", "cause", "Batches given up, by cause: unavailable (the database is away or "+
-			"hangs; the outcome of a last COMMIT may be unknown), disk-full (nothing of them is stored), fault (it answers, and cannot store until it is repaired)."),
+			"hangs; the outcome of a last COMMIT may be unknown), disk-full and lock (somebody holds one for "+
+			"long; nothing of them is stored), fault (it answers, and cannot store until it is repaired)."),
 		attemptSeconds: histogram("attempt_seconds", "One transaction, from waiting for a connection to its end."),
 		commitSeconds:  histogram("commit_seconds", "COMMIT alone."),
 		waitingCommits: prometheus.NewGauge(prometheus.GaugeOpts{
@@ -75,7 +76,7 @@ func NewMetrics(reg prometheus.Registerer, tenants ...int32) *Metrics {
 	for _, outcome := range []string{"committed", "aborted", "unknown"} {
 		m.inDoubt.WithLabelValues(outcome)
 	}
-	for _, err := range []error{pipeline.ErrUnavailable, pipeline.ErrDiskFull, pipeline.ErrFault} {
+	for _, err := range []error{pipeline.ErrUnavailable, pipeline.ErrDiskFull, pipeline.ErrLocked, pipeline.ErrFault} {
 		m.failed.WithLabelValues(failedAs(err))
 	}
 	for _, id := range tenants {

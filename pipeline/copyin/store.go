@@ -50,7 +50,7 @@ func (w *Writer) store(ctx, stop context.Context, b *batch, recorder Recorder) e
 	case len(b.suspects) > 0:
 		path = pathSuspects
 	}
-	conflicted, renewed, unmade, raised := false, false, 0, 0
+	conflicted, renewed, unmade, raised, locked := false, false, 0, 0, 0
 	rest := firstPause
 	var last error // of the attempt before
 	for {
@@ -144,6 +144,10 @@ func (w *Writer) store(ctx, stop context.Context, b *batch, recorder Recorder) e
 				if raised++; raised >= batchTries {
 					m.isolate, m.passingIsPoison, m.anyIsPoison = true, true, m.anyIsPoison || !c.passes()
 				}
+			} else if c == causeLock {
+				if locked++; locked >= lockTries {
+					return fmt.Errorf("%w: %w", pipeline.ErrLocked, err)
+				}
 			}
 		}
 		if ended := pause(ctx, &rest); ended != nil {
@@ -165,6 +169,10 @@ func raisedByARow(err error) bool {
 	said, answered := errors.AsType[*pgconn.PgError](err)
 	return ok && answered && at.at == atCopy && !at.closed && said.SeverityUnlocalized == "ERROR" && said.Code != "25006"
 }
+
+// lockTries is how often a batch waits for a lock that somebody holds before its writer goes on with others, whose
+// events may not need it. A guess: 5 s in all, and the clients of this batch come again.
+const lockTries = 2
 
 // partitionTries is how often a day is asked for whose table is not a partition: retention has detached it and will
 // drop it, which takes milliseconds unless a long report holds it up. A guess, 50 ms with its pauses.
@@ -272,7 +280,7 @@ func (w *Writer) attempt(ctx, stop context.Context, b *batch, recorder Recorder,
 // beginSQL makes the transaction what its promises need, whatever the role or the database sets: waits are bounded, and
 // COMMIT returns after its WAL is on disk. Any stricter or looser wait for standbys is the operator's to choose.
 const beginSQL = `
-select set_config('statement_timeout', $1, true), set_config('lock_timeout', $1, true),
+select set_config('statement_timeout', $1, true), set_config('lock_timeout', $2, true),
        set_config('idle_in_transaction_session_timeout', $1, true),
        set_config('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), true),
        current_setting('synchronous_standby_names') <> '', pg_current_xact_id()::text`
@@ -290,7 +298,8 @@ const isolation = pgx.ReadCommitted
 func (w *Writer) begin(ctx context.Context, conn *pgx.Conn) (tx pgx.Tx, now begun, err error) {
 	var batch pgx.Batch
 	batch.BeginTx(pgx.TxOptions{IsoLevel: isolation})
-	batch.Queue(beginSQL, milliseconds(w.attemptTimeout)).QueryRow(func(row pgx.Row) error {
+	bound, lock := milliseconds(w.attemptTimeout), milliseconds(w.attemptTimeout/lockShare)
+	batch.Queue(beginSQL, bound, lock).QueryRow(func(row pgx.Row) error {
 		return row.Scan(nil, nil, nil, nil, &now.standbys, &now.xid)
 	})
 	results := conn.SendBatch(ctx, &batch)

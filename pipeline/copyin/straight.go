@@ -31,6 +31,7 @@ func (b *batch) straight(m mode, recorder Recorder) bool {
 func straightHead(timeout time.Duration) []byte {
 	begin := "begin isolation level " + string(isolation)
 	bounds := strings.ReplaceAll(beginSQL, "$1", "'"+milliseconds(timeout)+"'")
+	bounds = strings.ReplaceAll(bounds, "$2", "'"+milliseconds(timeout/lockShare)+"'")
 	return append(query(begin+";"+bounds+";"+copySQL), 'd')
 }
 

@@ -79,6 +79,8 @@ func (s *Server) unavailable(ctx exchange, err error) {
 	case errors.Is(err, pipeline.ErrDiskFull):
 		retryAfter(ctx, fullAfter)
 		problem(ctx, 503, "disk-full", "the database's disk is full, and nothing was stored; "+again, -1)
+	case errors.Is(err, pipeline.ErrLocked):
+		problem(ctx, 503, "locked", "the database waits for a lock that somebody holds, and nothing was stored; "+again, -1)
 	case errors.Is(err, pipeline.ErrUnavailable):
 		problem(ctx, 503, "unavailable", "the database is away; "+again, -1)
 	default:

@@ -412,6 +412,7 @@ func TestWhatTheBufferSaysBecomesTheStatus(t *testing.T) {
 		{fmt.Errorf("copyin: %w: %w", pipeline.ErrUnavailable, context.DeadlineExceeded), 503, 1, "unavailable"},
 		{fmt.Errorf("copyin: %w", pipeline.ErrFault), 500, 1, "cannot-store"},
 		{fmt.Errorf("%w: %w", pipeline.ErrDiskFull, context.DeadlineExceeded), 503, 5, "disk-full"},
+		{fmt.Errorf("%w: %w", pipeline.ErrLocked, context.DeadlineExceeded), 503, 1, "locked"},
 		{pipeline.ErrClosed, 503, 1, "draining"},
 		{errors.New("something else"), 503, 1, "unavailable"},
 	} {
@@ -426,7 +427,7 @@ func TestWhatTheBufferSaysBecomesTheStatus(t *testing.T) {
 			}
 		}
 	}
-	books(t, d, "1", 28, 14, 4)
+	books(t, d, "1", 32, 16, 4)
 }
 
 // Who means rules to look at old events says so with the request; nobody else's events are marked.

@@ -456,6 +456,8 @@ func (st *stream) fail(err error) {
 			"in the log and at /readyz"+again)
 	case errors.Is(err, pipeline.ErrDiskFull):
 		st.end(503, "disk-full", "the database's disk is full"+again)
+	case errors.Is(err, pipeline.ErrLocked):
+		st.end(503, "locked", "the database waits for a lock that somebody holds"+again)
 	case errors.Is(err, pipeline.ErrUnavailable):
 		st.end(503, "unavailable", "the database is away"+again)
 	case errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &netErr) && netErr.Timeout():
