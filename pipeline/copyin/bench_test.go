@@ -190,7 +190,8 @@ func rawCopy(ctx context.Context, pool *pgxpool.Pool, es []pipeline.Event) error
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		batch := newBatch(es)
 		defer batch.release()
-		return copyRows(ctx, tx, batch, batch.remaining(), copySQL)
+		_, err := copyRows(ctx, tx, batch, batch.remaining(), copySQL)
+		return err
 	})
 }
 

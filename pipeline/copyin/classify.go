@@ -68,6 +68,7 @@ const (
 	causeRecord        cause = "record" // two batches made the same decision at once: the repeat sees the other's
 	// The COMMIT whose answer was lost had not taken place.
 	causeInDoubt cause = "in-doubt"
+	causeDropped cause = "dropped" // the batch is committed, and which rows are there is looked up
 	// causeCommit: something deferred to COMMIT raised an error; the repeat runs it before.
 	causeCommit cause = "commit"
 )
@@ -80,7 +81,7 @@ func (c cause) passes() bool {
 // retried are the causes that pipeline_copyin_retries_total counts.
 var retried = []cause{
 	causeSession, causeDeadlock, causeSerialization, causeLock, causeTimeout, causeConnection, causeRecord, causeInDoubt,
-	causeCommit,
+	causeCommit, causeDropped,
 }
 
 // diskFull is PostgreSQL's error when it can't make a file longer.

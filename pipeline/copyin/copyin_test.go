@@ -313,7 +313,7 @@ func TestSeriesAreThereFromTheStart(t *testing.T) {
 	}
 	want := map[string]int{
 		"stored_events_total": 2, "duplicate_events_total": 2, "quarantined_events_total": 2, "batches_total": 3,
-		"retries_total": 9, "in_doubt_commits_total": 3, "failed_batches_total": 4,
+		"retries_total": 10, "in_doubt_commits_total": 3, "failed_batches_total": 4,
 	}
 	for _, f := range families {
 		name := strings.TrimPrefix(f.GetName(), "pipeline_copyin_")

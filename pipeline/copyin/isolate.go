@@ -73,7 +73,7 @@ func (w *Writer) copyIsolating(ctx context.Context, tx pgx.Tx, b *batch, positio
 func (in *search) copy(ctx context.Context, positions []int32) error {
 	for tries := 1; len(positions) > 0; {
 		start := time.Now()
-		err := copyRows(ctx, in.tx, in.b, positions, isolateSQL)
+		_, err := copyRows(ctx, in.tx, in.b, positions, isolateSQL)
 		if err == nil {
 			in.copied = true
 			return nil

@@ -48,7 +48,7 @@ func NewMetrics(reg prometheus.Registerer, tenants ...int32) *Metrics {
 		batches: vector("batches_total", "path", "Batches committed, by how they began: copy (COPY at once), "+
 			"suspects (keys that this process wrote lately looked up before), lookup (all keys looked up before)."),
 		retries: vector("retries_total", "cause", "Transactions begun again: "+
-			"deadlock, serialization, lock, timeout, connection, session, in-doubt, record, commit."),
+			"deadlock, serialization, lock, timeout, connection, session, in-doubt, record, commit, dropped."),
 		inDoubt: vector("in_doubt_commits_total", "outcome",
 			"COMMITs whose answer was lost, by what PostgreSQL reported afterwards: committed, aborted, unknown."),
 		conflicts: counter("conflicts_total",

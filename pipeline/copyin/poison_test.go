@@ -183,6 +183,43 @@ create trigger enter before insert on events for each row execute function enter
 	checkOutcomes(t, mustWrite(t, w, es), "dssrs")
 }
 
+// A trigger that drops a row without an error: the event is not stored, and says so.
+func TestRowThatTheDatabaseDropsIsNotStored(t *testing.T) {
+	t.Parallel()
+	for way, set := range map[string]func(*Writer){
+		"straight":       func(*Writer) {},
+		"looked up":      func(w *Writer) { w.lookupFirst = 0 },
+		"with decisions": func(w *Writer) { w.decide = func([]pipeline.Event) Recorder { return &books{} } },
+	} {
+		pool := pgtest.New(t)
+		exec(t, pool, `
+create function drop() returns trigger language plpgsql as $$
+begin
+    if new.event_name = 'bad' then return null; end if;
+    if new.event_name = 'worse' then raise exception 'worse'; end if;
+    return new;
+end $$;
+create trigger drop before insert on events for each row execute function drop()`)
+		w := newWriter(t, pool)
+		set(w)
+		es := withBad(6, 1, 4)
+		checkOutcomes(t, mustWrite(t, w, es), "srssrs")
+		checkRows(t, pool, 4)
+		const whySQL = `select count(*) from quarantine where reason like 'the database dropped it%'`
+		if n := scan[int](t, pool, whySQL); n != 2 {
+			t.Errorf("%s: %d rows in quarantine, want 2", way, n)
+		}
+		if s, q := counterValue(t, w.m.stored), counterValue(t, w.m.quarantined); s != 4 || q != 2 {
+			t.Errorf("%s: %v stored and %v quarantined, want 4 and 2", way, s, q)
+		}
+		checkOutcomes(t, mustWrite(t, w, es), "drddrd")
+		checkOutcomes(t, mustWrite(t, w, withBad(1, 0)), "r")
+		mixed := withBad(5, 1)
+		mixed[3].Name = "worse"
+		checkOutcomes(t, mustWrite(t, w, mixed), "srsrs")
+	}
+}
+
 // A day whose partition retention has detached and not dropped yet has a table and takes no rows. Nor can a partition
 // be made where the role may not. The other events of the batch are stored, and that day's, too, once it is dropped.
 func TestDayThatCanHaveNoPartitionIsPoison(t *testing.T) {

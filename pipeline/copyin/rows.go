@@ -2,11 +2,13 @@ package copyin
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"sluice.example/sluice/pipeline"
@@ -14,15 +16,37 @@ import (
 
 const copySQL = "copy events (" + pipeline.EventColumns + ") from stdin (format binary)"
 
-func copyRows(ctx context.Context, tx pgx.Tx, b *batch, positions []int32, sql string) error {
+// copyRows returns the tag of the last statement of sql.
+func copyRows(ctx context.Context, tx pgx.Tx, b *batch, positions []int32, sql string) (pgconn.CommandTag, error) {
 	conn := tx.Conn().PgConn()
-	_, err := conn.CopyFrom(ctx, b.rows(positions), sql)
+	tag, err := conn.CopyFrom(ctx, b.rows(positions), sql)
 	if err != nil && conn.IsClosed() {
 		// pgx may leave its sending goroutine behind, which reads the rows until it notices.
 		b.shared = true
 	}
-	return err
+	return tag, err
 }
+
+// rejectDropped finds out which of the positions are there, since a trigger can drop a row without an error. Those that
+// are count as stored.
+func rejectDropped(ctx context.Context, tx pgx.Tx, b *batch, positions []int32) error {
+	duplicates, missed := b.duplicates, b.missed
+	if err := lookUpKeys(ctx, tx, b, positions); err != nil {
+		return err
+	}
+	b.duplicates, b.missed = duplicates, missed
+	for _, p := range positions {
+		if b.state[p] == duplicate {
+			b.state[p] = fresh
+		} else {
+			b.reject(p, rejection{reason: "the database dropped it, as a trigger that returns null does"})
+		}
+	}
+	return nil
+}
+
+// errDropped: PostgreSQL committed fewer rows than it got.
+var errDropped = errors.New("the database dropped rows")
 
 // A prepared statement gets, at its sixth execution, a plan for any value, if only to compare its cost: made of all
 // days, with a lock on each. Thousands of days are a third of a second, and more locks than PostgreSQL has room for. So

@@ -28,6 +28,8 @@ type mode struct {
 	anyIsPoison bool
 	// passingIsPoison: an error that usually passes did not.
 	passingIsPoison bool
+	// dropped: the batch went straight, and the database dropped rows of it.
+	dropped bool
 	// immediate: COMMIT failed. What is deferred to it runs before.
 	immediate bool
 }
@@ -74,6 +76,11 @@ func (w *Writer) store(ctx, stop context.Context, b *batch, recorder Recorder) e
 			w.misses.note(b.missed)
 			w.control.keep(b)
 			return nil
+		}
+		if errors.Is(err, errDropped) {
+			m.dropped, m.lookup = true, false
+			w.m.retries.WithLabelValues(string(causeDropped)).Inc()
+			continue
 		}
 		if ctx.Err() != nil {
 			return errors.Join(err, last)
@@ -154,6 +161,24 @@ func (w *Writer) store(ctx, stop context.Context, b *batch, recorder Recorder) e
 			return errors.Join(ended, err)
 		}
 	}
+}
+
+// copy stores the positions that can be stored, and rejects the others.
+func (w *Writer) copy(ctx context.Context, tx pgx.Tx, b *batch, positions []int32, m mode) error {
+	switch {
+	case m.dropped: // those that are there were committed before
+		return rejectDropped(ctx, tx, b, positions)
+	case m.isolate:
+		if err := w.copyIsolating(ctx, tx, b, positions, m); err != nil {
+			return err
+		}
+		return rejectDropped(ctx, tx, b, b.remainingOf(positions))
+	}
+	tag, err := copyRows(ctx, tx, b, positions, copySQL)
+	if err == nil && tag.RowsAffected() < int64(len(positions)) {
+		err = rejectDropped(ctx, tx, b, positions)
+	}
+	return err
 }
 
 // raisedAtCommit reports whether PostgreSQL answered COMMIT with an error about what the transaction did.
@@ -248,12 +273,7 @@ func (w *Writer) attempt(ctx, stop context.Context, b *batch, recorder Recorder,
 		}
 	}
 	if positions := b.remaining(); len(positions) > 0 {
-		if m.isolate {
-			err = w.copyIsolating(ctx, tx, b, positions, m)
-		} else {
-			err = copyRows(ctx, tx, b, positions, copySQL)
-		}
-		if err != nil {
+		if err := w.copy(ctx, tx, b, positions, m); err != nil {
 			return fail(atCopy, err)
 		}
 	}

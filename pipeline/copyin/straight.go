@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"sluice.example/sluice/internal/pgcopy"
@@ -93,7 +94,7 @@ func (w *Writer) goStraight(ctx, stop context.Context, conn *pgx.Conn, b *batch)
 	if err = l.sendCommit(); err == nil {
 		_, err = l.read()
 	}
-	committing, copied := time.Now(), l.failed == nil
+	committing, copied, tag := time.Now(), l.failed == nil, pgconn.NewCommandTag(l.tag)
 	if err == nil {
 		_, err = l.read()
 	}
@@ -102,5 +103,8 @@ func (w *Writer) goStraight(ctx, stop context.Context, conn *pgx.Conn, b *batch)
 	if !copied {
 		return fail(atCopy, l.failed)
 	}
-	return l.outcome(err)
+	if err := l.outcome(err); err != nil || tag.RowsAffected() >= int64(len(b.order)) {
+		return err
+	}
+	return errDropped
 }
