@@ -81,7 +81,8 @@ func TestCodeThatEveryRowRaisesIsAFault(t *testing.T) {
 				exec(t, pool, `drop trigger refuse on events; drop function refuse`)
 				checkOutcomes(t, mustWrite(t, w, events(3)), "sss")
 			}
-			exec(t, pool, strings.ReplaceAll(fmt.Sprintf(raiseSQL, code, "trigger refuse before insert", ""), "= 'bad'", "<> ''"))
+			ddl := fmt.Sprintf(raiseSQL, code, "trigger refuse before insert", "")
+			exec(t, pool, strings.ReplaceAll(ddl, "= 'bad'", "<> ''"))
 			for _, n := range []int{1, 5, 100} {
 				if _, err := w.Write(t.Context(), events(n)); !errors.Is(err, pipeline.ErrFault) {
 					t.Errorf("%s, %s: Write of %d = %v, want ErrFault", code, before, n, err)

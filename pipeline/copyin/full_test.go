@@ -136,7 +136,9 @@ func TestFailuresAreLoggedByTheMinute(t *testing.T) {
 	f.note(log, "disk-full", 10, pipeline.ErrDiskFull)
 	f.end(log)
 	f.end(log)
-	for _, want := range []string{"cause=unavailable batches=1", "cause=unavailable batches=5 events=50", "cause=disk-full batches=1"} {
+	for _, want := range []string{
+		"cause=unavailable batches=1", "cause=unavailable batches=5 events=50", "cause=disk-full batches=1",
+	} {
 		if strings.Count(lines.String(), want) != 1 {
 			t.Errorf("the log lacks %q:\n%s", want, lines.String())
 		}

@@ -67,9 +67,9 @@ func (w *Writer) copyIsolating(ctx context.Context, tx pgx.Tx, b *batch, positio
 	return nil
 }
 
-// copy: where the error names a row, that row is rejected and the rest goes on: two COPYs for each bad row, of which the
-// failing one ends at that row. Where it names none, halves are tried: at most 2·log2(n)+1 COPYs for one bad row among
-// n.
+// copy: where the error names a row, that row is rejected and the rest goes on: two COPYs for each bad row, of which
+// the failing one ends at that row. Where it names none, halves are tried: at most 2·log2(n)+1 COPYs for one bad row
+// among n.
 func (in *search) copy(ctx context.Context, positions []int32) error {
 	for tries := 1; len(positions) > 0; {
 		start := time.Now()
