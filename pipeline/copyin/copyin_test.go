@@ -251,6 +251,25 @@ func TestEventsWithoutATime(t *testing.T) {
 	checkRows(t, pool, 5)
 }
 
+// An id counts together with its time, in one batch and in several; without a time it counts alone.
+func TestSameIDAtAnotherTime(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	first := event("first")
+	second, third, timeless := first, first, first
+	second.OccurredAt = first.OccurredAt.Add(time.Second)
+	third.OccurredAt = first.OccurredAt.AddDate(0, 0, -1)
+	timeless.OccurredAt, timeless.TimeUnknown = first.OccurredAt.Add(time.Hour), true
+	w := newWriter(t, pool)
+	checkOutcomes(t, mustWrite(t, w, []pipeline.Event{first, second, first}), "ssd")
+	for _, w := range []*Writer{w, newWriter(t, pool)} { // one remembers its keys, the other does not
+		checkOutcomes(t, mustWrite(t, w, []pipeline.Event{second, timeless, first}), "ddd")
+	}
+	checkOutcomes(t, mustWrite(t, w, []pipeline.Event{third}), "s")
+	checkOutcomes(t, mustWrite(t, newWriter(t, pool), []pipeline.Event{third}), "d")
+	checkRows(t, pool, 3)
+}
+
 // TestEventsWithoutATimeFarApart: each is looked up around its own time, however far the others of its batch are.
 func TestEventsWithoutATimeFarApart(t *testing.T) {
 	t.Parallel()
