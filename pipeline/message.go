@@ -91,7 +91,10 @@ const (
 type Result struct {
 	MessageID int64
 	Token     UUID
-	Status    DeliveryStatus
+	// IdempotencyKey is the message's, by which a late result is told from one of another message: after a failover that
+	// lost messages, others get their ids. Zero: not known.
+	IdempotencyKey UUID
+	Status         DeliveryStatus
 	// Ordered: the destination keeps its order, so others may wait for the end of this message.
 	Ordered bool
 	// RetryIn is how long to wait before the next attempt, for Failed and Released.

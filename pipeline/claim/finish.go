@@ -28,14 +28,19 @@ where (select set_config('synchronous_commit',
 const briefly = `
     where (select set_config('lock_timeout', '250ms', true)) is not null`
 
+// ofTheMessage keeps a late attempt from the story of another message: ids that a failover lost come again.
+const ofTheMessage = `
+        and (key = '' or exists (
+            select from outbox m where m.message_id = r.message_id and m.idempotency_key::text = key))`
+
 // sentSQL records that messages were sent, with the attempt, where the result's token still stands on a row that is not
 // final. A lease that has run out but that nobody took since may still record its result, which saves repeating what
 // was done. Rows are looked up by primary key in the order of their ids; see claimSQL for the array.
 // Only where some came late does it look for them, and note them.
 const sentSQL = `
 with result as materialized (
-    select * from unnest($1::bigint[], $2::text[]::uuid[], $3::integer[], $4::float8[], $5::float8[])
-        as r (message_id, token, http_status, started_ago, latency)` + briefly + `
+    select * from unnest($1::bigint[], $2::text[]::uuid[], $3::integer[], $4::float8[], $5::float8[], $6::text[])
+        as r (message_id, token, http_status, started_ago, latency, key)` + briefly + `
 ), recorded as (
     update outbox o
     set status = 'sent', attempts = o.attempts + 1, finished_at = now(), locked_until = null, lease_token = null,
@@ -50,9 +55,9 @@ with result as materialized (
 ), noted as (
     insert into outbox_attempts (message_id, started_at, latency_seconds, status, http_status)
     select message_id, now() - started_ago * interval '1 second', latency, 'late', nullif(http_status, 0)
-    from result
+    from result r
     where (select count(*) from recorded) < cardinality($1::bigint[])
-        and (message_id, token) not in (select message_id, token from recorded)
+        and (message_id, token) not in (select message_id, token from recorded)` + ofTheMessage + `
 )
 select 'sent', count(*) from recorded` + durably
 
@@ -61,8 +66,8 @@ select 'sent', count(*) from recorded` + durably
 const finishSQL = `
 with result as (
     select * from unnest($1::bigint[], $2::text[]::uuid[], $3::text[], $4::float8[], $5::text[], $6::integer[],
-            $7::float8[], $8::float8[], $9::integer[])
-        as r (message_id, token, status, retry_in, error, http_status, started_ago, latency, counts)` + briefly + `
+            $7::float8[], $8::float8[], $9::integer[], $10::text[])
+        as r (message_id, token, status, retry_in, error, http_status, started_ago, latency, counts, key)` + briefly + `
 ), recorded as (
     update outbox o
     set status = case r.status when 'released' then o.status else r.status end,
@@ -92,6 +97,7 @@ with result as (
         nullif(r.http_status, 0), nullif(r.error, '')
     from result r left join recorded d using (message_id, token)
     where r.started_ago >= 0 and d.status is distinct from 'sent'
+        and (d.status is not null or (true` + ofTheMessage + `))
 )
 select status, count(*) from recorded` + durably + ` group by status`
 
@@ -175,13 +181,13 @@ func (q *Queue) heldRows(ctx context.Context, conn *pgxpool.Conn, results []pipe
 func (q *Queue) finish(ctx context.Context, conn *pgxpool.Conn, results []pipeline.Result) (late int, err error) {
 	now := time.Now()
 	c := newColumns(now, results)
-	sql, args := sentSQL, []any{q.mode, c.ids, c.tokens, c.httpStatus, c.startedAgo, c.latency}
+	sql, args := sentSQL, []any{q.mode, c.ids, c.tokens, c.httpStatus, c.startedAgo, c.latency, c.keys}
 	if slices.ContainsFunc(results, func(r pipeline.Result) bool {
 		return r.Status != pipeline.Sent || r.StartedAt.IsZero() || r.Begun
 	}) {
 		sql = finishSQL
 		args = []any{q.mode, c.ids, c.tokens, c.statuses, c.retryIn, c.errors, c.httpStatus, c.startedAgo, c.latency,
-			c.counts}
+			c.counts, c.keys}
 	}
 	rows, err := conn.Query(ctx, sql, args...)
 	if err != nil {
@@ -224,6 +230,7 @@ type columns struct {
 	retryIn    []float64 // seconds
 	startedAgo []float64 // seconds; -1: nothing was sent
 	latency    []float64 // seconds
+	keys       []string  // "": not known
 	counts     []int32   // what the result adds to the message's attempts
 }
 
@@ -243,6 +250,7 @@ func newColumns(now time.Time, results []pipeline.Result) columns {
 		retryIn:    make([]float64, n),
 		startedAgo: make([]float64, n),
 		latency:    make([]float64, n),
+		keys:       make([]string, n),
 		counts:     make([]int32, n),
 	}
 	for i, r := range sorted {
@@ -252,6 +260,9 @@ func newColumns(now time.Time, results []pipeline.Result) columns {
 			c.tokens[i] = r.Token.String()
 		}
 		c.ids[i] = r.MessageID
+		if r.IdempotencyKey != (pipeline.UUID{}) {
+			c.keys[i] = r.IdempotencyKey.String()
+		}
 		c.statuses[i] = string(r.Status)
 		c.errors[i] = r.Error
 		c.httpStatus[i] = int32(r.HTTPStatus)

@@ -38,10 +38,10 @@ func TestPlans(t *testing.T) {
 		ids, tokens := make([]int64, 500), slices.Repeat([]string{pipeline.NewUUIDv4().String()}, 500)
 		for name, plan := range map[string]string{
 			"sent": explain(t, pool, sentSQL, ids, tokens, make([]int32, 500), make([]float64, 500),
-				make([]float64, 500)),
+				make([]float64, 500), make([]string, 500)),
 			"finish": explain(t, pool, finishSQL, ids, tokens, make([]string, 500), make([]float64, 500),
-				make([]string, 500),
-				make([]int32, 500), make([]float64, 500), make([]float64, 500), make([]int32, 500)),
+				make([]string, 500), make([]int32, 500), make([]float64, 500), make([]float64, 500), make([]int32, 500),
+				make([]string, 500)),
 		} {
 			if !byKey.MatchString(plan) || strings.Contains(plan, "Seq Scan on outbox ") {
 				t.Errorf("%s, %s, is not planned as lookups by key:\n%s", name, state, plan)

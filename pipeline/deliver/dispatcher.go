@@ -407,7 +407,7 @@ func (d *Dispatcher) pace(l *lane) bool {
 
 // done sends a result on its way. It waits for nothing: there is a place for every lease held.
 func (d *Dispatcher) done(l *lane, lease *pipeline.Lease, r pipeline.Result) {
-	r.MessageID, r.Token = lease.ID, lease.Token
+	r.MessageID, r.Token, r.IdempotencyKey = lease.ID, lease.Token, lease.IdempotencyKey
 	r.Ordered = l.d.order != pipeline.Unordered
 	l.attempts[r.Status].Inc()
 	d.results <- done{Result: r, lane: l, bytes: weight(lease)}
