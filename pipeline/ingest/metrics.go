@@ -126,7 +126,7 @@ func (m *Metrics) begin(ids map[string]int32) {
 		m.limited.WithLabelValues(tenant)
 		m.overloaded.WithLabelValues(tenant)
 	}
-	for _, status := range []int{200, 202, 204, 400, 401, 404, 405, 408, 413, 415, 422, 429, 431, 500, 503} {
+	for _, status := range []int{200, 202, 204, 400, 401, 404, 405, 408, 413, 415, 422, 429, 431, 500, 503, 505} {
 		m.requests.WithLabelValues(strconv.Itoa(status))
 	}
 }

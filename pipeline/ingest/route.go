@@ -8,6 +8,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/ingest/body"
 )
 
 // route is what a path stands for.
@@ -67,6 +68,9 @@ func (s *Server) route(request *fasthttp.RequestCtx) {
 	}
 	ctx := exchange{request, to.shape}
 	switch {
+	case !bytes.HasPrefix(request.Request.Header.Protocol(), []byte("HTTP/1.")):
+		ctx.SetConnectionClose()
+		problem(ctx, 505, "http-version", "this server speaks HTTP/1.1 and 1.0", -1)
 	case ctx.shape == &cloudevents && ctx.IsOptions() && len(ctx.Request.Header.Peek("WebHook-Request-Origin")) > 0:
 		// The sender asks whether it may send (CloudEvents webhooks, section 4); anyone with a write key may.
 		ctx.Response.Header.Set("Allow", "POST")
@@ -104,7 +108,7 @@ func (s *Server) route(request *fasthttp.RequestCtx) {
 // discard reads the rest of a body that was answered early, since a connection that is closed on unread bytes is reset,
 // and the answer is lost. It costs no memory, ends with the read timeout, and reads no more than a body may be long.
 func (s *Server) discard(ctx *fasthttp.RequestCtx) {
-	stream := ctx.RequestBodyStream()
+	stream := body.Stream(ctx)
 	if stream == nil || ctx.Response.StatusCode() < 400 {
 		return
 	}

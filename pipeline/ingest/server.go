@@ -95,6 +95,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		Logger:                       slogPrinter{s.log},
 	}
 	plain := ln
+	ln = body.Listen(ln)
 	if s.cert != nil {
 		ln = tls.NewListener(ln, s.cert.Config())
 	}

@@ -282,7 +282,7 @@ func TestSeriesAreThereAtZero(t *testing.T) {
 		n := len(set.IDs())
 		for metric, want := range map[string]int{
 			"received_events": n, "rejected_events": n * len(causes), "refused_events": n * 3, "overloaded_requests": n,
-			"rate_limited_requests": n, "requests": 15, "panics": 1,
+			"rate_limited_requests": n, "requests": 16, "panics": 1,
 		} {
 			got, err := testutil.GatherAndCount(reg, "pipeline_ingest_"+metric+"_total")
 			if err != nil || got != want {

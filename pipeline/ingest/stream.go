@@ -92,7 +92,7 @@ func (s *Server) stream(ctx exchange) {
 		emptied: make(chan struct{}, 1),
 	}
 	var from io.Reader = bytes.NewReader(nil)
-	if stream := ctx.RequestBodyStream(); stream != nil {
+	if stream := body.Stream(ctx.RequestCtx); stream != nil {
 		from = stream
 	}
 	from, open, failed := st.source(string(bytes.ToLower(header.ContentEncoding())), from, header.ContentLength())

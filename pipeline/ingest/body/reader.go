@@ -158,7 +158,7 @@ func (r *Reader) Read(ctx *fasthttp.RequestCtx, of *Share, find func(part []byte
 }
 
 func (r *Reader) fill(ctx *fasthttp.RequestCtx, b *Body, encoding byte, length int) *Failure {
-	stream := ctx.RequestBodyStream()
+	stream := Stream(ctx)
 	if stream == nil {
 		stream = bytes.NewReader(ctx.Request.Body())
 	}
@@ -180,6 +180,8 @@ func (r *Reader) fill(ctx *fasthttp.RequestCtx, b *Body, encoding byte, length i
 		return r.tooLarge("the body is larger", r.cfg.MaxBodyBytes, "max-body-bytes")
 	case errors.Is(err, errTooLarge), errors.Is(err, errExpands):
 		return r.tooLarge("the decompressed body is larger", r.cfg.MaxDecodedBytes, "max-decoded-bytes")
+	case errors.Is(err, ErrFraming):
+		return &Failure{400, "malformed-http", ErrFraming.Error(), -1}
 	case b.ended.Load():
 		return &Failure{408, "timeout", "the body came too slowly while the memory for bodies is short " +
 			"(ingest.max-reading-bytes); send it again", -1}
