@@ -54,3 +54,31 @@ func TestChunkExtensionsCount(t *testing.T) {
 		t.Errorf("a stream: %d %s; want a last line with 400", status, text)
 	}
 }
+
+// TestExpectOfALongBody: a client that asks first is told at once that its body is too long, and no body is waited for.
+func TestExpectOfALongBody(t *testing.T) {
+	d := open(t, &memory{}, tenants.Set{}, nil)
+	ask := func(path string, length int) string {
+		t.Helper()
+		_, r := d.raw(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"+
+			"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n", path, length))
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return line
+	}
+	for _, c := range []struct {
+		path   string
+		length int
+		want   string
+	}{
+		{"/v1/events", 9 << 20, "413"}, {"/v1/events", 1 << 20, "100"}, {"/batch", 9 << 20, "413"},
+		{"/v1/batch", 9 << 20, "400"},  // what makes Segment's clients give up
+		{"/v1/stream", 9 << 20, "100"}, // of any length
+	} {
+		if got := ask(c.path, c.length); !strings.Contains(got, " "+c.want+" ") {
+			t.Errorf("%s of %d bytes: %q; want %s", c.path, c.length, got, c.want)
+		}
+	}
+}

@@ -105,6 +105,19 @@ func (s *Server) route(request *fasthttp.RequestCtx) {
 	}
 }
 
+// expect answers a client that asks whether it may send a body (Expect: 100-continue): not where its length says that
+// it is too long.
+func (s *Server) expect(request *fasthttp.RequestCtx) int {
+	to := routes[string(bytes.TrimSuffix(request.Path(), []byte("/")))]
+	length := request.Request.Header.ContentLength()
+	if to.shape == nil || to.service == takesStream || length <= s.cfg.MaxBodyBytes {
+		return 100
+	}
+	s.fail(exchange{request, to.shape}, s.bodies.TooLong(length))
+	s.metrics.request(request.Response.StatusCode(), 0)
+	return request.Response.StatusCode()
+}
+
 // discard reads the rest of a body that was answered early, since a connection that is closed on unread bytes is reset,
 // and the answer is lost. It costs no memory, ends with the read timeout, and reads no more than a body may be long.
 func (s *Server) discard(ctx *fasthttp.RequestCtx) {

@@ -80,6 +80,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	srv := &fasthttp.Server{
 		Handler:                      s.handle,
 		ErrorHandler:                 s.handleError,
+		ExpectHandler:                s.expect,
 		Name:                         "sluice",
 		Concurrency:                  maxConnections,
 		ReadTimeout:                  s.cfg.ReadTimeout,

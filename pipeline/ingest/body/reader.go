@@ -142,7 +142,7 @@ func (r *Reader) Read(ctx *fasthttp.RequestCtx, of *Share, find func(part []byte
 	}
 	length := ctx.Request.Header.ContentLength()
 	if length > r.cfg.MaxBodyBytes {
-		return nil, r.tooLarge(fmt.Sprintf("the body is %d bytes", length), r.cfg.MaxBodyBytes, "max-body-bytes")
+		return nil, r.TooLong(length)
 	}
 	b, _ := r.bodies.Get().(*Body)
 	if b == nil {
@@ -260,6 +260,11 @@ func NoRoom() *Failure {
 func unknownTooLarge() *Failure {
 	return &Failure{413, "too-large", fmt.Sprintf("no write key is in the first %d bytes of the body; "+
 		"send it in a header (Authorization or X-Write-Key), or smaller batches", unknownBytes), -1}
+}
+
+// TooLong is the failure of a body whose Content-Length is beyond the bound.
+func (r *Reader) TooLong(length int) *Failure {
+	return r.tooLarge(fmt.Sprintf("the body is %d bytes", length), r.cfg.MaxBodyBytes, "max-body-bytes")
 }
 
 func (r *Reader) tooLarge(what string, most int, key string) *Failure {
