@@ -7,8 +7,8 @@ import (
 	"sluice.example/sluice/internal/pgtest"
 )
 
-// TestAdminIsNotForWebPages: a name that a page made point here reads nothing, and no path shows the command line, which
-// may hold a password.
+// TestAdminIsNotForWebPages: a name that a page made point here reads nothing, and no path shows the command line,
+// which may hold a password.
 func TestAdminIsNotForWebPages(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, pgtest.URL(t), "--admin.hosts", "sluice")

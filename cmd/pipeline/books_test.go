@@ -73,8 +73,8 @@ func TestBooksOfSeveralNodes(t *testing.T) {
 	})
 }
 
-// TestBooksHoldUpNobody: 40 who ask for the books, while a lock keeps every one of them from its answer, leave readiness
-// and deliveries their connections.
+// TestBooksHoldUpNobody: 40 who ask for the books, while a lock keeps every one of them from its answer, leave
+// readiness and deliveries their connections.
 func TestBooksHoldUpNobody(t *testing.T) {
 	t.Parallel()
 	url := pgtest.URL(t)

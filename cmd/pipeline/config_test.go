@@ -240,7 +240,7 @@ func TestEveryFieldIsASetting(t *testing.T) {
 		v := reflect.ValueOf(stage).Elem()
 		for i := range v.NumField() {
 			field := name + "." + v.Type().Field(i).Name
-			if !set[v.Field(i).Addr().Interface()] && field != "deliver.DrainTimeout" && field != "buffer.DrainTimeout" {
+			if !set[v.Field(i).Addr().Interface()] && !strings.HasSuffix(field, ".DrainTimeout") {
 				t.Errorf("%s is not in the table of settings", field)
 			}
 		}

@@ -66,7 +66,8 @@ func TestHostileConnectionsInBoundedMemory(t *testing.T) {
 		{"a stream of zstd that stops", "POST /v1/stream HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n" +
 			"X-Write-Key: KEY_A\r\nContent-Encoding: zstd\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n\x28\r\n"},
 		{"a stream that stops inside of a line", "POST /v1/stream HTTP/1.1\r\nHost: x\r\n" +
-			"Content-Type: application/x-ndjson\r\nX-Write-Key: KEY_A\r\nTransfer-Encoding: chunked\r\n\r\n80000\r\n" + blanks[:512<<10]},
+			"Content-Type: application/x-ndjson\r\nX-Write-Key: KEY_A\r\nTransfer-Encoding: chunked\r\n\r\n" +
+			"80000\r\n" + blanks[:512<<10]},
 		{"an extension of a chunk without end", "POST /v1/events HTTP/1.1\r\nHost: x\r\nX-Write-Key: KEY_A\r\n" +
 			"Transfer-Encoding: chunked\r\n\r\n1;" + strings.Repeat("x", 1<<20)},
 	}

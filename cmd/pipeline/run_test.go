@@ -254,8 +254,57 @@ func TestShutdownEndsWhenPostgresHangs(t *testing.T) {
 		t.Errorf("exit status %d, want 1: not everything was drained", got)
 	}
 	t.Logf("ended %s after SIGTERM, with a drain-timeout of 3 s", time.Since(start).Round(time.Millisecond))
-	if r := <-answered; r.err == nil && r.status == 200 {
-		t.Error("an event was acknowledged that could not be stored")
+	if r := <-answered; r.err != nil || r.status != 503 {
+		t.Errorf("the request that waited: %d, %v; want 503 before its connection is closed", r.status, r.err)
+	}
+}
+
+// TestShutdownTellsWhatIsLost: with PostgreSQL stopped and a short time to drain, each of 50 requests that wait is
+// answered 503, and the log has the number of events that were acknowledged by 202 and are lost.
+func TestShutdownTellsWhatIsLost(t *testing.T) {
+	t.Parallel()
+	proxy := pgtest.NewProxy(t, pgtest.URL(t))
+	node := startNode(t, proxy.URL(), "--drain-timeout", "5s", "--ingest.answer-timeout", "1m")
+	c := client(t)
+	if r := postEvents(c, node.Events(), testEvent("before", time.Now())); r.status != 200 {
+		t.Fatalf("%+v", r)
+	}
+	proxy.SetBlackHole(true)
+	for range 3 {
+		req := request(t, node.Events(), "", `{"event_name":"lost"}`)
+		req.Header.Set("Prefer", "respond-async")
+		res, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != 202 {
+			t.Fatalf("%d; want 202", res.StatusCode)
+		}
+	}
+	const waiting = 50
+	answers := make(chan reply, waiting)
+	for i := range waiting {
+		go func() { answers <- postEvents(c, node.Events(), testEvent(fmt.Sprint("waits", i), time.Now())) }()
+	}
+	pgtest.Eventually(t, "all events are in the buffer", func() bool {
+		return metricsOf(t, node).Sum("pipeline_buffer_in_flight_events") == waiting+3
+	})
+	signalNode(t, node, syscall.SIGTERM)
+	for range waiting {
+		if r := <-answers; r.err != nil || r.status != 503 {
+			t.Errorf("a request that waited: %d, %v; want 503", r.status, r.err)
+		}
+	}
+	if got := exit(t, node, time.Minute); got != 1 {
+		t.Errorf("exit status %d, want 1: not everything was drained", got)
+	}
+	log, err := os.ReadFile(node.Log())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(log), "53 events") {
+		t.Errorf("the log has no number of the events whose outcome is not known:\n%s", log)
 	}
 }
 

@@ -169,8 +169,9 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 		writer, err := copyin.New(cfg.copyin, db.write, decideWith(p.engine), copyin.NewMetrics(reg, tenants...), log)
 		failed(err)
 		p.trouble = writer.Trouble
-		// Two thirds: ingest before it may use half, and what waits for an answer gets one before the process ends.
-		cfg.buffer.DrainTimeout = cfg.drainTimeout * 2 / 3
+		// One after the other, and in time: what waits for an answer gets one, and what is lost is counted.
+		cfg.ingest.DrainTimeout = cfg.drainTimeout * 2 / 5
+		cfg.buffer.DrainTimeout = cfg.drainTimeout * 2 / 5
 		if p.buffer, err = buffer.New(cfg.buffer, writer.Write, buffer.NewMetrics(reg, tenants...)); err != nil {
 			failed(err)
 		} else if writer != nil {

@@ -17,8 +17,8 @@ type callers struct {
 
 var errRevoked = errors.New("the write key is no longer known")
 
-// use puts tenants in force. A tenant whose limits stay keeps what it has used of them. Streams whose key is gone, or is
-// another tenant's now, end.
+// use puts tenants in force. A tenant whose limits stay keeps what it has used of them. Streams whose key is gone, or
+// is another tenant's now, end.
 func (s *Server) use(who tenants.Set) {
 	next := &callers{Set: who, limits: who.Limits(), limiters: map[int32]*tenants.Limiter{}, replaced: make(chan struct{})}
 	old := s.callers.Load()

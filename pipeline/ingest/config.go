@@ -47,6 +47,9 @@ type Config struct {
 	// AnswerTimeout is how long a request waits for the outcome of its events, and up to an eighth longer. Then the
 	// answer is 503 and the outcome is open. Default 8 s: SDKs give up after 10 s.
 	AnswerTimeout time.Duration
+	// DrainTimeout is how long requests wait for the outcome of their events once Serve was told to stop; then they are
+	// answered 503. Default 20 s; the program takes it from its own drain-timeout.
+	DrainTimeout time.Duration
 }
 
 const (
@@ -74,6 +77,7 @@ func DefaultConfig() Config {
 		ReadTimeout:     30 * time.Second,
 		IdleTimeout:     75 * time.Second,
 		AnswerTimeout:   8 * time.Second,
+		DrainTimeout:    20 * time.Second,
 	}
 }
 

@@ -216,7 +216,7 @@ func (s *Server) wait(now time.Time) context.Context {
 	if p == nil || !now.Before(p.renew) {
 		more := s.cfg.AnswerTimeout / 8
 		p = &patience{renew: now.Add(more)}
-		p.Context, p.end = context.WithDeadline(context.Background(), p.renew.Add(s.cfg.AnswerTimeout))
+		p.Context, p.end = context.WithDeadline(s.waiting, p.renew.Add(s.cfg.AnswerTimeout))
 		s.patience.Store(p)
 	}
 	return p

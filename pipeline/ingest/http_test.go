@@ -14,14 +14,15 @@ func TestHTTPVersions(t *testing.T) {
 	const event = `{"event_name":"x"}`
 	for version, want := range map[string]int{"HTTP/1.1": 200, "HTTP/1.0": 200, "HTTP/2.0": 505, "HTTP/9.9": 505,
 		"HTTP/0.9": 505} {
-		_, r := d.raw(fmt.Sprintf("POST /v1/events %s\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", version, len(event), event))
+		_, r := d.raw(fmt.Sprintf("POST /v1/events %s\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", version,
+			len(event), event))
 		if status, text := readReply(t, r); status != want {
 			t.Errorf("%s: %d %s; want %d", version, status, text, want)
 		}
 	}
 }
 
-// TestChunkExtensionsCount: what is not content is bounded, in a body and in a stream, and small chunks are still taken.
+// TestChunkExtensionsCount: what is not content is bounded, in a body and in a stream, and small chunks are taken.
 func TestChunkExtensionsCount(t *testing.T) {
 	d := open(t, &memory{}, tenants.Set{}, nil)
 	head := "POST /v1/events HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -70,6 +70,9 @@ func (s *Server) unavailable(ctx exchange, err error) {
 	case errors.Is(err, pipeline.ErrClosed):
 		ctx.SetConnectionClose()
 		problem(ctx, 503, "draining", "the server is shutting down and took nothing; send the request again", -1)
+	case s.waiting.Err() != nil && errors.Is(err, context.Canceled):
+		ctx.SetConnectionClose()
+		problem(ctx, 503, "outcome-unknown", "the server is shutting down before the outcome is known; "+again, -1)
 	case errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, pipeline.ErrUnavailable): // ours
 		problem(ctx, 503, "outcome-unknown",
 			fmt.Sprintf("the outcome was not known within %s; %s", s.cfg.AnswerTimeout, again), -1)

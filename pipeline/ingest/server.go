@@ -48,6 +48,8 @@ type Server struct {
 	leaving  atomic.Bool
 	drain    context.Context // ends when draining begins
 	shut     context.CancelFunc
+	waiting  context.Context // ends when nobody is to wait for an outcome any more
+	hasten   context.CancelFunc
 	patience atomic.Pointer[patience]
 }
 
@@ -58,6 +60,7 @@ func New(cfg Config, buf Buffer, who tenants.Set, m *Metrics, log *slog.Logger) 
 	}
 	s := &Server{cfg: cfg, buffer: buf, metrics: m, log: log}
 	s.drain, s.shut = context.WithCancel(context.Background())
+	s.waiting, s.hasten = context.WithCancel(context.Background())
 	s.decoders.New = func() any { return new(decoder) }
 	var err error
 	if cfg.TLSCertFile != "" {
@@ -114,6 +117,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	<-stop.Done()
 	s.draining.Store(true)
 	s.shut()
+	defer time.AfterFunc(s.cfg.DrainTimeout, s.hasten).Stop()
 	grace := s.cfg.ReadTimeout + s.cfg.AnswerTimeout + writeTimeout
 	p.Go(func() error {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)

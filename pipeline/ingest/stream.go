@@ -402,7 +402,7 @@ func (st *stream) add(events []pipeline.Event) ([]pipeline.Verdict, error) {
 		pause := st.s.limiter(st.tenant).Wait(time.Now())
 		cause := errLimited
 		if pause == 0 {
-			answer, cancel := context.WithTimeout(context.Background(), st.s.cfg.AnswerTimeout)
+			answer, cancel := context.WithTimeout(st.s.waiting, st.s.cfg.AnswerTimeout)
 			verdicts, err := st.s.buffer.Add(answer, events)
 			cancel()
 			if cause := refusedAs(err); cause != refusedFull && (cause != refusedAway || time.Now().After(giveUp)) {

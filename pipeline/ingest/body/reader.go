@@ -126,9 +126,9 @@ func (r *Reader) Release(b *Body) {
 	r.bodies.Put(b)
 }
 
-// Read reads a request's body, which is counted to a share. Where the tenant is not known yet, find returns the share of
-// the one whose key stands in a first part of the body, or nil; else find is nil. After a failure there is nothing to
-// release.
+// Read reads a request's body, which is counted to a share. Where the tenant is not known yet, find returns the share
+// of the one whose key stands in a first part of the body, or nil; else find is nil. After a failure there is nothing
+// to release.
 func (r *Reader) Read(ctx *fasthttp.RequestCtx, of *Share, find func(part []byte) *Share) (*Body, *Failure) {
 	var encoding byte
 	switch e := lower(ctx.Request.Header.ContentEncoding()); string(e) {
