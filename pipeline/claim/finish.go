@@ -35,7 +35,9 @@ const ofTheMessage = `
 
 // sentSQL records that messages were sent, with the attempt, where the result's token still stands on a row that is not
 // final. A lease that has run out but that nobody took since may still record its result, which saves repeating what
-// was done. Rows are looked up by primary key in the order of their ids; see claimSQL for the array.
+// was done. Rows are looked up by primary key in the order of their ids; see claimSQL for the array. The status is
+// compared as an expression: PostgreSQL 18 would otherwise read all of the partial index outbox_claimable for ids, in a
+// table that was never analysed.
 // Only where some came late does it look for them, and note them.
 const sentSQL = `
 with result as materialized (
@@ -50,7 +52,7 @@ with result as materialized (
         attempt_http_status = nullif(r.http_status, 0)
     from result r
     where o.message_id = any (array(select message_id from result))
-        and o.message_id = r.message_id and o.lease_token = r.token and o.status in ('pending', 'failed')
+        and o.message_id = r.message_id and o.lease_token = r.token and o.status || '' in ('pending', 'failed')
     returning o.message_id, r.token
 ), noted as (
     insert into outbox_attempts (message_id, started_at, latency_seconds, status, http_status)
@@ -89,7 +91,7 @@ with result as (
             when r.status = 'sent' and r.started_ago >= 0 then nullif(r.http_status, 0) end
     from result r
     where o.message_id = any (array(select message_id from result))
-        and o.message_id = r.message_id and o.lease_token = r.token and o.status in ('pending', 'failed')
+        and o.message_id = r.message_id and o.lease_token = r.token and o.status || '' in ('pending', 'failed')
     returning o.message_id, o.attempts, r.token, r.status
 ), noted as (
     insert into outbox_attempts (message_id, attempt, started_at, latency_seconds, status, http_status, error)
