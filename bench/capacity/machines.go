@@ -167,7 +167,8 @@ func (p *planner) planStorage() {
 		"86,400 s; less where the rate is a peak", number(p.point.DiskBytes), number(p.t.Rate))
 	p.need("disk for "+number(p.t.Retention)+" days of events", bytes(stored*p.t.Retention),
 		"formula: the line above x days kept (retain.events)")
-	p.set("retain.events", strconv.FormatFloat(p.t.Retention, 'f', -1, 64)+"d", "the days to keep, which the disk above is for")
+	p.set("retain.events", strconv.FormatFloat(p.t.Retention, 'f', -1, 64)+"d",
+		"the days to keep, which the disk above is for")
 	switch {
 	case p.messages() > 0 && p.point.MessageBytes > 0:
 		p.need("disk for messages", bytes(p.messages()*day*p.point.MessageBytes)+" a day",
@@ -189,8 +190,8 @@ func (p *planner) planStorage() {
 	events, payloads := buffer.DefaultConfig().MaxBytes, deliver.DefaultConfig().MaxBytes
 	bodies, recent := ingest.DefaultConfig().MaxReadingBytes, copyin.DefaultConfig().RecentBytes
 	p.need("memory for each node", bytes(memory)+" in use, "+bytes(memory+float64(events+payloads+bodies+recent))+
-		" at most", "measured under full load, and the bounds buffer.max-bytes (%d MiB) + ingest.max-reading-bytes (%d MiB) + "+
-		"copyin.recent-bytes (%d MiB) + deliver.max-bytes (%d MiB) on top; a container with less is refused", events>>20,
+		" at most", "measured under full load, and the bounds buffer.max-bytes (%d MiB) + ingest.max-reading-bytes (%d MiB) "+
+		"+ copyin.recent-bytes (%d MiB) + deliver.max-bytes (%d MiB) on top; a container with less is refused", events>>20,
 		bodies>>20, recent>>20, payloads>>20)
 	p.ask("select pg_size_pretty(pg_relation_size(indexrelid)), indexrelid::regclass from pg_stat_user_indexes order "+
 		"by pg_relation_size(indexrelid) desc limit 5",

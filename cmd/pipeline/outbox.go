@@ -110,8 +110,8 @@ func (o *outboxOptions) addFlags(fs *flag.FlagSet) {
 		})
 	cli.Duration(fs, &o.filter.OlderThan, "older", 0, "only messages made longer ago than this `age`, such as 12h or 30d")
 	cli.Duration(fs, &o.filter.NewerThan, "newer", 0, "only messages made within this `age`")
-	cli.Duration(fs, &o.filter.WaitsOver, "waits", 0, "only messages that are to wait longer than this `time`, as after a "+
-		"step of the database's clock; longer than every claim.lease")
+	cli.Duration(fs, &o.filter.WaitsOver, "waits", 0, "only messages that are to wait longer than this `time`, as after "+
+		"a step of the database's clock; longer than every claim.lease")
 	fs.IntVar(&o.limit, "limit", 50, "most `messages` to list")
 	fs.Int64Var(&o.before, "before", 0, "list messages before this `id`: the next page")
 	fs.Int64Var(&o.after, "after", 0, "retry or discard only messages after this `id`")

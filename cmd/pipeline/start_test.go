@@ -71,7 +71,7 @@ func TestStartTimeoutIsKept(t *testing.T) {
 	const timeout, leeway = 2 * time.Second, 5 * time.Second // a busy machine takes its time
 	for _, c := range []struct{ what, lock, reason string }{
 		{"a migration's lock", `select pg_advisory_lock(hashtextextended('sluice:schema', 0))`,
-			"another program is migrating"},
+			"did not answer within database.start-timeout"},
 		{"the lock of destinations", `select pg_advisory_lock(hashtextextended('sluice:sync_topics', 0))`,
 			"did not answer within database.start-timeout"},
 		{"silence", "", "did not answer within database.start-timeout"},

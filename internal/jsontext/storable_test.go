@@ -19,8 +19,8 @@ import (
 )
 
 // TestStorableMeansStorable holds the scanner against PostgreSQL: what it calls storable, jsonb takes and returns
-// equal, with every digit; what it does not pass, jsonb does not take. Only the depth and the digits of a number are our
-// own limits. Printed predicts the length of what jsonb prints.
+// equal, with every digit; what it does not pass, jsonb does not take. Only the depth and the digits of a number are
+// our own limits. Printed predicts the length of what jsonb prints.
 func TestStorableMeansStorable(t *testing.T) {
 	ctx := context.Background()
 	pool := pgtest.New(t)

@@ -26,8 +26,8 @@ func LimitToContainer() {
 
 // Limit keeps the garbage collector from letting the memory of a full buffer double before it runs: the runtime's limit
 // is maxBytes and what else is needed, and no more than it was before. Bodies that are being read are added as they
-// come; a limit below what is live would keep the collector running all the time. GOMEMLIMIT in the environment wins. It
-// returns when ctx ends.
+// come; a limit below what is live would keep the collector running all the time. GOMEMLIMIT in the environment wins.
+// It returns when ctx ends.
 func Limit(ctx context.Context, maxBytes int, reading func() int) error {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		<-ctx.Done() // a stage that ends stops the process

@@ -117,8 +117,8 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestRetryBringsBackTheFarFuture: after the database's clock was set ahead and back, what was due and what was leased in
-// between waits for as long as the step. A filter finds these, and a retry makes them due.
+// TestRetryBringsBackTheFarFuture: after the database's clock was set ahead and back, what was due and what was leased
+// in between waits for as long as the step. A filter finds these, and a retry makes them due.
 func TestRetryBringsBackTheFarFuture(t *testing.T) {
 	pool := pgtest.New(t)
 	q := newQueue(t, pool)
