@@ -29,6 +29,9 @@ from sluice_enqueue($1::jsonb)`
 // Enqueue stores the messages in the caller's transaction, in one statement, and returns a receipt for each, in their
 // order. After an error the transaction can only be rolled back.
 //
+// With synchronous standbys, the COMMIT of a transaction with duplicates waits for them as any other. A COMMIT that is
+// cancelled while it waits commits on the primary alone, with the warning 01000: repeat the transaction then.
+//
 // Of two transactions that enqueue the same key the second waits for the first to end, and is a duplicate when that
 // one commits. One call takes all its keys in a fixed order; a transaction that makes several calls has to keep to
 // one order of keys everywhere, as with all rows, or may be ended by a deadlock.
@@ -42,7 +45,14 @@ func Enqueue(ctx context.Context, tx pgx.Tx, messages ...Message) ([]Receipt, er
 		return nil, failed(len(messages), err)
 	}
 	defer rows.Close()
-	return collect(rows, len(messages))
+	receipts, err := collect(rows, len(messages))
+	if err == nil && repeats(receipts) {
+		rows.Close()
+		if _, err = tx.Exec(ctx, markSQL); err != nil {
+			err = failed(len(messages), err)
+		}
+	}
+	return receipts, err
 }
 
 // EnqueueSQL is Enqueue for callers of database/sql, with any driver for PostgreSQL.
@@ -56,7 +66,23 @@ func EnqueueSQL(ctx context.Context, tx *sql.Tx, messages ...Message) ([]Receipt
 		return nil, failed(len(messages), err)
 	}
 	defer rows.Close()
-	return collect(rows, len(messages))
+	receipts, err := collect(rows, len(messages))
+	if err == nil && repeats(receipts) {
+		rows.Close()
+		if _, err = tx.ExecContext(ctx, markSQL); err != nil {
+			err = failed(len(messages), err)
+		}
+	}
+	return receipts, err
+}
+
+// markSQL writes to the WAL where COMMIT may wait for synchronous standbys. COMMIT waits only for what wrote something,
+// and a duplicate may be on the primary alone: whoever stored it may have been told so, and come again.
+const markSQL = `
+select pg_logical_emit_message(true, 'sluice', ''::text) where current_setting('synchronous_standby_names') <> ''`
+
+func repeats(receipts []Receipt) bool {
+	return slices.ContainsFunc(receipts, func(r Receipt) bool { return r.Duplicate })
 }
 
 // encode returns a string, since the simple protocol would send bytes as bytea. It rejects only what the SQL function
