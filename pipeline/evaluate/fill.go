@@ -117,13 +117,14 @@ const toFillSQL = `select day, since from rate_fills where metric = $1 and day i
 // moment: each event that it sees was counted by its batch in the minutes that it sees, or was not. Whatever commits
 // later is not part of this day's pass. An event counts on the day on which it arrived if its clock was ahead; it is
 // found if that was by less than 48 hours, which is what ingest takes by default.
-// The join with no event gives both parts the same columns.
+// The join with no event gives both parts the same columns. Its range is empty and not just false, where PostgreSQL 18
+// would lock every day.
 const countedSQL = `
 declare fill no scroll cursor for
 select c.*, e.*
 from (select tenant_id, minute, -sum(n)::bigint, -sum(x)::bigint, -sum(late_n)::bigint, -sum(late_x)::bigint
 	from rate_minutes where metric = $1 and minute >= $2 and minute < $3 group by tenant_id, minute) c
-left join (select ` + pipeline.EventColumns + ` from events where false) e on true
+left join (select ` + pipeline.EventColumns + ` from events where occurred_at >= $2 and occurred_at < $2) e on true
 union all
 select tenant_id, null, null, null, null, null, ` + pipeline.EventColumns + `
 from events where occurred_at >= $2 and occurred_at < $5
