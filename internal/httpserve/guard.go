@@ -10,10 +10,10 @@ import (
 )
 
 // Guard keeps web pages away from a handler that asks for no password. A page of any site can have its visitor's
-// browser send requests to private addresses, and by a DNS name of its own that changes its address (rebinding) read the
-// answers. Guard therefore takes requests whose Host is an address, a name of loopback, the host of listen or one of
-// names, and no request that a browser marks as sent by a page of another origin, unless its user follows a link. Paths
-// in open are for everybody: probes have names that nobody foresees.
+// browser send requests to private addresses, and by a DNS name of its own that changes its address (rebinding) read
+// the answers. Guard therefore takes requests whose Host is an address, a name of loopback, the host of listen or one
+// of names, and no request that a browser marks as sent by a page of another origin, unless its user follows a link.
+// Paths in open are for everybody: probes have names that nobody foresees.
 func Guard(h http.Handler, listen string, names []string, open ...string) http.Handler {
 	known := slices.Clone(names)
 	if host, _, err := net.SplitHostPort(listen); err == nil && host != "" {
