@@ -33,6 +33,8 @@ type decoder struct {
 	sent  []byte
 	// copied is how many bytes of what stands beside the events were copied into them.
 	copied int
+	// passed is how far an event was decoded, and its text perhaps changed, that turned out not to be JSON.
+	passed int
 
 	// What keep has put by of the event at hand, and where properties are put together with it.
 	unknown []byte
@@ -66,7 +68,7 @@ func (d *decoder) reset(cfg *Config, tenant int32, now time.Time) {
 	d.events = d.events[:0]
 	clear(d.rejected)
 	d.rejected = d.rejected[:0]
-	d.moved, d.key, d.keyed, d.sent, d.copied = nil, "", false, nil, 0
+	d.moved, d.key, d.keyed, d.sent, d.copied, d.passed = nil, "", false, nil, 0, 0
 }
 
 // drop lets go of the body.
@@ -157,7 +159,7 @@ func (d *decoder) lines(b []byte) *malformed {
 			return m
 		}
 		if d.one(i, end) < 0 {
-			d.reject("", fmt.Sprintf("the line is not JSON: at byte %d of the body, %s", d.s.FaultAt, d.s.Fault), causeMalformed)
+			d.broken("line")
 		}
 		start = end + 1
 	}
@@ -187,7 +189,15 @@ func (d *decoder) tooMany(at int) *malformed {
 		fmt.Sprintf("a request may hold %d events (ingest.max-events); send the rest in another", d.cfg.MaxEvents)}
 }
 
-// elements decodes the array at i, each element by one. It returns the index after it, or -1.
+// broken rejects a line or an element that is not JSON.
+func (d *decoder) broken(what string) {
+	d.reject("", fmt.Sprintf("the %s is not JSON: at byte %d of the body, %s", what, d.s.FaultAt, d.s.Fault),
+		causeMalformed)
+	d.s.Fault = ""
+}
+
+// elements decodes the array at i, each element by one. It returns the index after it, or -1. An element that is not
+// JSON costs only itself where it is clear where it ends.
 func (d *decoder) elements(i int, one func(i int) int) (int, *malformed) {
 	i = d.s.Space(i + 1)
 	if i < len(d.s.Text) && d.s.Text[i] == ']' {
@@ -197,10 +207,14 @@ func (d *decoder) elements(i int, one func(i int) int) (int, *malformed) {
 		if m := d.tooMany(i); m != nil {
 			return -1, m
 		}
-		if i = one(i); i < 0 {
-			return -1, nil
+		end := one(i)
+		if end < 0 {
+			if end = d.s.Cut(i, d.passed); end < 0 {
+				return -1, nil
+			}
+			d.broken("element")
 		}
-		i, more = d.s.NextElement(i)
+		i, more = d.s.NextElement(end)
 	}
 	return i, nil
 }

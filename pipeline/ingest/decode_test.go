@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/valyala/fasthttp"
+
 	"sluice.example/sluice/internal/jsontext"
 	"sluice.example/sluice/internal/jsontext/hostile"
 	"sluice.example/sluice/pipeline"
@@ -185,6 +187,75 @@ func TestOneBadEventOfEachKindAmongGoodOnes(t *testing.T) {
 			t.Errorf("%.200q: rejected %+v; want field %q and a reason with %q", tt.bad, r, tt.field, tt.reason)
 		}
 	}
+}
+
+// TestOneElementThatIsNotJSON costs only itself, by its index and the byte of the body, wherever it can be cut out.
+func TestOneElementThatIsNotJSON(t *testing.T) {
+	native := `{"event_name":"a\"b","user_id":"u"}`
+	call := `{"type":"track","event":"x","userId":"u"}`
+	captured := `{"event":"x","distinct_id":"u"}`
+	cloud := `{"specversion":"1.0","type":"x","source":"/s","id":"1"}`
+	array := [2]string{"[", "]"}
+	for _, in := range []struct {
+		name   string
+		around [2]string
+		good   string
+		decode func(d *decoder, body []byte) *malformed
+	}{
+		{"array", array, native, (*decoder).json},
+		{"events", [2]string{`{"events": [`, `]}`}, native, (*decoder).json},
+		{"Segment", [2]string{`{"batch":[`, `],"writeKey":"k","sentAt":"x"}`}, call,
+			func(d *decoder, body []byte) *malformed { return d.segment(input{body: body}) }},
+		{"PostHog", [2]string{`{"api_key":"k","batch":[`, `],"sent_at":"x"}`}, captured, posthogBody},
+		{"PostHog's array", array, captured, posthogBody},
+		{"CloudEvents", array, cloud, func(d *decoder, body []byte) *malformed {
+			var h fasthttp.RequestHeader
+			h.SetContentType("application/cloudevents-batch+json")
+			return d.cloudevents(input{body: body, header: &h})
+		}},
+	} {
+		for _, bad := range []struct {
+			text string // at the "^" stands what is not JSON
+			cut  bool
+		}{
+			{`^NaN`, true},
+			{`{"a":{"n":^NaN}}`, true},
+			{`{"a":[1,-^Infinity]}`, true},
+			{`{"a":"^\x00"}`, true},
+			{`{"event_name":"a\"b\\","a":^undefined}`, true},
+			{`{"event_name":"a\"b",^}`, true},
+			{`{^'a':1}`, true},
+			{`{"a":[1,2^}]`, false},
+			{`{"a":{"b":1},^{"event":"x"}`, false},
+			{`^`, false},
+		} {
+			text := in.around[0] + in.good + "," + bad.text + "," + in.good + in.around[1]
+			at := strings.IndexByte(text, '^')
+			text = strings.Replace(text, "^", "", 1)
+			var d decoder
+			cfg := DefaultConfig()
+			d.reset(&cfg, 0, now)
+			m := in.decode(&d, []byte(text))
+			if !bad.cut {
+				if m == nil || m.status != 400 || m.offset != at {
+					t.Errorf("%s, %s: %+v; want status 400 and offset %d", in.name, text, m, at)
+				}
+				continue
+			}
+			if m != nil || len(d.take()) != 2 || len(d.rejected) != 1 || d.rejected[0].index != 1 ||
+				!strings.Contains(d.rejected[0].reason, fmt.Sprintf("at byte %d of the body", at)) {
+				t.Errorf("%s, %s: %+v, %d events, rejected %+v; want index 1, byte %d", in.name, text, m, len(d.events),
+					d.rejected, at)
+			}
+			if strings.Contains(in.around[1], "writeKey") && d.key != "k" {
+				t.Errorf("%s, %s: the key is %q", in.name, text, d.key)
+			}
+		}
+	}
+}
+
+func posthogBody(d *decoder, body []byte) *malformed {
+	return d.posthog(input{body: body, header: &fasthttp.RequestHeader{}})
 }
 
 func TestIdentity(t *testing.T) {

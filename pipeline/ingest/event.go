@@ -93,6 +93,7 @@ func (d *decoder) event(i int, whole bool) (end int, m *malformed) {
 		}
 	}
 	if i = members.After; i < 0 {
+		d.passed = members.End
 		return -1, nil
 	}
 	if whole && envelope && seen&(1<<fieldName) == 0 {

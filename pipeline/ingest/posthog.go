@@ -58,7 +58,7 @@ func (d *decoder) posthog(in input) *malformed {
 	var key string
 	batch := -1
 	members := d.s.Members(i)
-	for members.Next() {
+	for members.Next() || members.Past("batch") {
 		m := &members.Member
 		switch string(m.Name()) {
 		case "batch":

@@ -80,7 +80,7 @@ func (d *decoder) segment(in input) *malformed {
 	var context []byte
 	batch := -1
 	members := d.s.Members(i)
-	for members.Next() {
+	for members.Next() || members.Past("batch") {
 		m := &members.Member
 		switch string(m.Name()) {
 		case "batch":
