@@ -66,6 +66,9 @@ func (e *Event) SentID() string {
 	return e.ID.String()
 }
 
+// LateBy is how long after it happened the event arrived; 0 of a client whose clock is ahead.
+func (e *Event) LateBy() time.Duration { return max(0, e.ReceivedAt.Sub(e.OccurredAt)) }
+
 // AppendJSON appends the event as it was posted, so that it could be posted again: under the names of the API, without
 // what the client left out, so also without a time that is only that of its receipt (see TimeUnknown). The properties
 // stay byte for byte, so that numbers keep their digits; nothing here looks into them.

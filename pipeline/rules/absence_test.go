@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -166,6 +167,30 @@ func TestFireWithoutItsEvent(t *testing.T) {
 		!strings.Contains(found.Failures[0].Err.Error(), "no longer stored") {
 		t.Errorf("got %s; want a match for one and a failure for the other", got)
 	}
+}
+
+// TestLateByOfAbsences: the receiver learns for how long the event was on its way, from the whole event
+// as from a payload that asks for it. One that was on time, or ahead, is not late.
+func TestLateByOfAbsences(t *testing.T) {
+	check := func(late time.Duration, want string, lines ...string) {
+		t.Helper()
+		trigger := at(0, "add", "s")
+		trigger.ReceivedAt = noon.Add(late)
+		set := load(t, cart(lines...))
+		found := set.Fire(set.rules[0], []Due{{Tenant: 1, Key: "s", Anchor: noon, Latest: noon, Trigger: trigger}})
+		if len(found.Matches) != 1 {
+			t.Fatalf("got %s, want one match", decided(found))
+		}
+		got := string(found.Matches[0].Payload)
+		if !strings.HasSuffix(got, want) || !json.Valid([]byte(got)) || strings.Contains(got, "late_by") != (want != "}") {
+			t.Errorf("%s late: the payload is %s, want it to end in %s", late, got, want)
+		}
+	}
+	check(20*time.Minute+time.Millisecond, `,"late_by":1200}`)
+	check(999*time.Millisecond, "}")
+	check(-time.Hour, "}")
+	check(20*time.Minute, `{"late_by":1200}`, "payload: {late_by: late_by}")
+	check(-time.Hour, `{"late_by":0}`, "payload: {late_by: late_by}")
 }
 
 func TestAbsenceLoadErrors(t *testing.T) {

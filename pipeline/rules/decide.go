@@ -244,7 +244,11 @@ func (f *Findings) complete(m *Match) (ok bool) {
 		return false
 	}
 	if r.payload == nil {
-		m.Payload = expr.AppendEvent(nil, &f.events[m.Batch])
+		whole := expr.AppendEvent
+		if r.Absence != nil {
+			whole = expr.AppendTrigger
+		}
+		m.Payload = whole(nil, &f.events[m.Batch])
 		if tooLarge(m.Payload, f.set.maxPayload) {
 			f.fail(r, m.Batch, FailedSize, fmt.Errorf("payload: %w", expr.ErrTooLarge))
 			return false

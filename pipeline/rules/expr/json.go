@@ -101,6 +101,17 @@ func AppendEvent(dst []byte, e *pipeline.Event) []byte {
 	return timed.AppendJSON(dst)
 }
 
+// AppendTrigger appends the event that started a timer as AppendEvent does, with late_by: for how many whole seconds it
+// was on its way. One that arrived within a second has none.
+func AppendTrigger(dst []byte, e *pipeline.Event) []byte {
+	dst = AppendEvent(dst, e)
+	if late := int64(e.LateBy() / time.Second); late > 0 {
+		dst = append(dst[:len(dst)-1], `,"late_by":`...)
+		dst = append(strconv.AppendInt(dst, late, 10), '}')
+	}
+	return dst
+}
+
 func appendTime(dst []byte, t time.Time) []byte {
 	return append(t.UTC().AppendFormat(append(dst, '"'), time.RFC3339Nano), '"')
 }

@@ -16,7 +16,7 @@ type About uint8
 const (
 	// Event expressions name event.
 	Event About = iota
-	// Timer expressions name trigger, which is an event, key and since.
+	// Timer expressions name trigger, which is an event, key, since and late_by.
 	Timer
 	// Digest expressions name digest: count, subject and since.
 	Digest
@@ -90,6 +90,7 @@ func NewScope(about About, declared Properties) *Scope {
 		variables["trigger"] = eventType
 		variables["key"] = types.StringType
 		variables["since"] = types.TimestampType
+		variables["late_by"] = types.IntType
 	case Digest:
 		variables["digest"] = types.NewObjectType("digest")
 	case Rate:

@@ -56,6 +56,11 @@ func (v *Vars) ResolveName(name string) (any, bool) {
 		return types.String(v.key), true
 	case "since":
 		return types.Timestamp{Time: v.since}, true
+	case "late_by":
+		if v.view.event == nil {
+			return nil, false
+		}
+		return types.Int(v.view.event.LateBy() / time.Second), true
 	}
 	return nil, false
 }
