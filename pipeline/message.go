@@ -8,6 +8,8 @@ type Message struct {
 	// ID is the row's key, unique in the database.
 	ID     int64
 	Tenant int32
+	// TenantRef is what the application calls its customer, where many share one tenant; it may be empty.
+	TenantRef string
 	// Type is the rule's id for a rule's decision, and the event type for an application's message.
 	Type string
 	// SubjectKey is whom or what the message is about; it may be empty.

@@ -109,6 +109,7 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 	if cfg.destinations != "" {
 		p.destinations, err = deliver.Load(cfg.destinations)
 		failed(err)
+		p.destinations.NameTenants(p.tenants.IDs())
 	}
 	if cfg.topics != "" {
 		p.topics, err = p.destinations.LoadTopics(cfg.topics)

@@ -80,7 +80,7 @@ from taken t
 where o.message_id = any (array(select message_id from taken)) and o.message_id = t.message_id
 returning o.message_id, tenant_id, type, subject_key, idempotency_key, destination,
     case when t.behind then '' else payload::text end, headers,
-    rule_id is not null, created_at, attempts + 1, redrives, lost_leases, run_after, t.behind`
+    rule_id is not null, created_at, attempts + 1, redrives, lost_leases, run_after, coalesce(tenant_ref, ''), t.behind`
 
 // look is how many messages a claim looks at beyond its room, once it has found some that wait for others, and
 // mostLooks how often it does so before it returns with less than its room. Guesses: 1,000 marks cost some 30 ms.

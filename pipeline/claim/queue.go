@@ -94,7 +94,7 @@ set locked_until = now() + $3::float8 * interval '1 second', lease_token = $4,
     lost_leases = lost_leases + case when lease_token is null then 0 else 1 end
 where message_id = any (array(select message_id from due))
 returning message_id, tenant_id, type, subject_key, idempotency_key, destination, payload::text, headers,
-    rule_id is not null, created_at, attempts + 1, redrives, lost_leases, run_after`
+    rule_id is not null, created_at, attempts + 1, redrives, lost_leases, run_after, coalesce(tenant_ref, '')`
 
 // Claim leases at most want.Room due messages of each destination, in the order of message ids. It names a destination
 // once. Those without an order share a statement; each of the others has its own. Payloads that want.Bytes has no room
@@ -183,7 +183,7 @@ func (r *reader) read(row pgx.CollectableRow, l *pipeline.Lease, more ...any) er
 		payload, l.Unread = nil, size
 	}
 	fields := append([]any{&l.ID, &l.Tenant, &l.Type, &l.SubjectKey, &l.IdempotencyKey, &l.Destination, payload,
-		&l.Headers, &l.Rule, &l.CreatedAt, &l.Attempt, &l.Redrives, &l.Lost, &l.DueAt}, more...)
+		&l.Headers, &l.Rule, &l.CreatedAt, &l.Attempt, &l.Redrives, &l.Lost, &l.DueAt, &l.TenantRef}, more...)
 	err := row.Scan(fields...)
 	if err == nil && l.Unread > 0 {
 		s.left(end{l.DueAt, l.ID})

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"sluice.example/sluice/internal/spell"
 	"sluice.example/sluice/internal/yamlfile"
 	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/deliver/envelope"
 )
 
 // Destinations is the content of the destinations file, checked. The zero value has none.
@@ -41,6 +43,8 @@ type Destination struct {
 	order         pipeline.Order
 	literal       bool     // its address is an IP address
 	secrets       []string // whatever must not appear in an error
+	envelope      envelope.Kind
+	tenants       envelope.Tenants
 	web           webhookConfig
 	open          func(guard) sink
 }
@@ -85,6 +89,18 @@ func (ds Destinations) Irreversible() []string {
 		}
 	}
 	return names
+}
+
+// NameTenants sets what envelopes call the tenants: their ids, by name. Call it before New. Without it, or without a
+// name, a tenant is its number.
+func (ds Destinations) NameTenants(ids map[string]int32) {
+	names := make(envelope.Tenants, len(ids))
+	for name, id := range ids {
+		names[id] = name
+	}
+	for _, d := range ds.list {
+		d.tenants = names
+	}
 }
 
 // Load reads a destinations file. The error has everything that is wrong with it, each fault with its place. Secrets
@@ -190,6 +206,17 @@ func (r *reader) common() {
 	d.rate = r.Float("rate", 0, 1e-6, 1e6)
 	d.burst = r.Int("burst", max(1, int(d.rate)), 1, 1_000_000)
 	d.order = r.order()
+}
+
+// envelope reads envelope: the form of what a receiver gets.
+func (r *reader) envelope(standard envelope.Kind, without ...envelope.Kind) {
+	kinds := []string{string(standard)}
+	for _, name := range envelope.Kinds() {
+		if envelope.Kind(name) != standard && !slices.Contains(without, envelope.Kind(name)) {
+			kinds = append(kinds, name)
+		}
+	}
+	r.d.envelope = envelope.Kind(r.OneOf("envelope", kinds...))
 }
 
 // schedule reads retry: a list of waits, or the parameters of an exponential one.

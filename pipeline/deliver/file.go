@@ -10,13 +10,17 @@ import (
 
 	"sluice.example/sluice/internal/jsontext"
 	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/deliver/envelope"
 )
 
 // file reads a destination that is a file of JSON lines, or stdout.
 func (r *reader) file() {
 	path, sync := r.String("path"), r.Bool("sync", false)
 	r.Require("path", "a file, or - for stdout")
-	r.d.open = func(guard) sink { return &fileSink{path: path, sync: sync} }
+	r.envelope(envelope.Plain, envelope.CloudEventsBinary) // a line has no headers
+	r.d.open = func(guard) sink {
+		return &fileSink{path: path, sync: sync, envelope: r.d.envelope, tenants: r.d.tenants}
+	}
 }
 
 // fileSink appends one line for each message. The file is opened for each one, so that it may be moved away at any
@@ -25,12 +29,15 @@ type fileSink struct {
 	path string
 	sync bool // to the disk before a message counts as sent
 
+	envelope envelope.Kind
+	tenants  envelope.Tenants
+
 	mu      sync.Mutex
 	aborted bool
 }
 
 func (f *fileSink) send(lease *pipeline.Lease, _, deadline time.Time) answer {
-	line := appendLine(nil, lease)
+	line := append(f.line(lease), '\n')
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.aborted {
@@ -61,26 +68,32 @@ func (f *fileSink) send(lease *pipeline.Lease, _, deadline time.Time) answer {
 	return fileAnswer(err)
 }
 
-func fileAnswer(err error) answer {
-	if err != nil {
-		return answer{err: err}
+// line is a message in its envelope; the plain one has what a webhook has in its headers as well.
+func (f *fileSink) line(lease *pipeline.Lease) []byte {
+	body := f.envelope.Append(nil, &lease.Message, f.tenants)
+	if f.envelope != envelope.Plain {
+		return body
 	}
-	return answer{status: 200}
-}
-
-// appendLine appends a message with what a webhook has in its headers.
-func appendLine(b []byte, lease *pipeline.Lease) []byte {
+	b := make([]byte, 0, len(body)+256)
 	b = append(b, `{"idempotency_key":"`...)
 	b = append(b, lease.IdempotencyKey.String()...)
 	b = append(b, `","tenant_id":`...)
 	b = strconv.AppendInt(b, int64(lease.Tenant), 10)
+	b = append(b, `,"tenant":`...)
+	b = jsontext.AppendString(b, f.tenants.Name(lease.Tenant))
 	b = append(b, `,"subject_key":`...)
 	b = jsontext.AppendString(b, lease.SubjectKey)
 	b = append(b, `,"created_at":"`...)
 	b = lease.CreatedAt.UTC().AppendFormat(b, time.RFC3339Nano)
 	b = append(b, `",`...)
-	b = append(b, appendBody(nil, lease)[1:]...)
-	return append(b, '\n')
+	return append(b, body[1:]...)
+}
+
+func fileAnswer(err error) answer {
+	if err != nil {
+		return answer{err: err}
+	}
+	return answer{status: 200}
 }
 
 func (f *fileSink) abort() {

@@ -10,6 +10,7 @@ import (
 
 	"sluice.example/sluice/internal/yamlfile"
 	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/deliver/envelope"
 )
 
 // http reads what all sinks that speak HTTP have in common.
@@ -64,8 +65,10 @@ const maxAnswer = 64 << 10
 
 // poster sends POSTs to one address. Redirects are not followed.
 type poster struct {
-	client  *client
-	headers [][2]string
+	client   *client
+	headers  [][2]string
+	envelope envelope.Kind
+	tenants  envelope.Tenants
 	// requests lack nothing but the message.
 	requests sync.Pool
 }
@@ -73,7 +76,7 @@ type poster struct {
 // newPoster makes a poster to the destination's server, for a target: path and query, sent byte for byte.
 func newPoster(d *Destination, g guard, target string) *poster {
 	e := d.web.endpoint
-	p := &poster{headers: d.web.headers}
+	p := &poster{headers: d.web.headers, envelope: d.envelope, tenants: d.tenants}
 	p.client = &client{dialer: newDialer(g, d.web.allowPrivate), addr: e.addr}
 	if e.tls {
 		p.client.tls = d.web.tls.Clone()
@@ -84,7 +87,7 @@ func newPoster(d *Destination, g guard, target string) *poster {
 		req.Header.SetMethod(fasthttp.MethodPost)
 		req.Header.SetHost(e.host)
 		req.Header.SetRequestURI(target)
-		req.Header.SetContentType("application/json")
+		req.Header.SetContentType(d.envelope.ContentType())
 		req.Header.SetUserAgent(userAgent)
 		p.setHeaders(req)
 		return req
@@ -96,6 +99,17 @@ func (p *poster) setHeaders(req *fasthttp.Request) {
 	for _, h := range p.headers {
 		req.Header.Set(h[0], h[1])
 	}
+}
+
+// setEnvelope sets the headers that belong to the body, with a prefix to their names.
+func (p *poster) setEnvelope(req *fasthttp.Request, prefix string, lease *pipeline.Lease) {
+	p.envelope.Headers(func(name, value string) {
+		if value == "" { // the request may have been another message's
+			req.Header.Del(prefix + name)
+			return
+		}
+		req.Header.Set(prefix+name, cleanHeader(value))
+	}, &lease.Message, p.tenants)
 }
 
 // post makes one attempt, which ends at the deadline at the latest. fill sets further headers: always the same names,

@@ -6,25 +6,10 @@ import (
 	"fmt"
 	"strings"
 
-	"sluice.example/sluice/internal/jsontext"
 	"sluice.example/sluice/pipeline"
 )
 
 const userAgent = "sluice/1 (+https://www.standardwebhooks.com)"
-
-// appendBody appends what is sent: {"rule":<id>,"data":<payload>} for a rule's decision, {"type":<type>,"data":...} for
-// an application's message.
-func appendBody(b []byte, lease *pipeline.Lease) []byte {
-	name := `{"type":`
-	if lease.Rule {
-		name = `{"rule":`
-	}
-	b = append(b, name...)
-	b = jsontext.AppendString(b, lease.Type)
-	b = append(b, `,"data":`...)
-	b = append(b, lease.Payload...)
-	return append(b, '}')
-}
 
 // dedupID is the same for every attempt, so that a publish whose answer was lost is not doubled, and another one after
 // an operator's retry, which the broker must not swallow. Hexadecimal: some regions of QStash refuse a colon.

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/deliver/envelope"
 )
 
 // nats reads a destination that publishes to NATS JetStream.
@@ -45,12 +46,16 @@ func (r *reader) nats() {
 	if d.web.endpoint != nil && d.web.endpoint.tls {
 		options = append(options, nats.Secure(config))
 	}
+	r.envelope(envelope.Plain)
 	d.open = func(g guard) sink {
 		opened := &natsSink{
 			subject: subject,
 			url:     d.web.endpoint.url,
 			timeout: d.timeout,
 			dialer:  newDialer(g, allowPrivate),
+
+			envelope: d.envelope,
+			tenants:  d.tenants,
 		}
 		opened.options = append(options[:len(options):len(options)],
 			nats.SetCustomDialer(natsDialer{opened.dialer, d.timeout}))
@@ -65,6 +70,8 @@ type natsSink struct {
 	timeout      time.Duration
 	options      []nats.Option
 	dialer       *dialer
+	envelope     envelope.Kind
+	tenants      envelope.Tenants
 
 	mu         sync.Mutex
 	closed     bool
@@ -137,8 +144,16 @@ func (n *natsSink) send(lease *pipeline.Lease, _, deadline time.Time) answer {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	m := nats.NewMsg(n.subject)
-	m.Data = appendBody(nil, lease)
+	m.Data = n.envelope.Append(nil, &lease.Message, n.tenants)
 	setOwn(m.Header.Set, lease.Headers)
+	n.envelope.Headers(func(name, value string) {
+		if value != "" {
+			m.Header.Set(name, value)
+		}
+	}, &lease.Message, n.tenants)
+	if n.envelope != envelope.Plain {
+		m.Header.Set("Content-Type", n.envelope.ContentType())
+	}
 	m.Header.Set("Idempotency-Key", lease.IdempotencyKey.String())
 	m.Header.Set(jetstream.MsgIDHeader, dedupID(lease))
 	if _, err := stream.PublishMsg(ctx, m, jetstream.WithRetryAttempts(0)); err != nil {

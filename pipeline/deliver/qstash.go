@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/deliver/envelope"
 )
 
 // qstash reads a destination that publishes to Upstash QStash, which then calls the real receiver.
@@ -65,6 +66,7 @@ func (r *reader) qstash() {
 	if len(secrets) > 0 {
 		q.plain = newMAC([]byte(secrets[0]))
 	}
+	r.envelope(envelope.Outbox)
 	d.open = func(g guard) sink {
 		opened := q
 		opened.poster = newPoster(d, g, q.target)
@@ -84,7 +86,7 @@ var qstashHeaders = []struct{ setting, header string }{
 	{"receiver_timeout", "Upstash-Timeout"},
 }
 
-// qstash publishes. What the receiver gets is the webhook's body and Idempotency-Key, and X-Signature where there is a
+// qstash publishes. What the receiver gets is an envelope and Idempotency-Key, and X-Signature where there is a
 // secret (QStash adds a signature of its own); a time is not signed, since QStash may deliver hours later.
 type qstash struct {
 	*poster
@@ -97,7 +99,7 @@ type qstash struct {
 func (q *qstash) set(name, value string) { q.headers = append(q.headers, [2]string{name, value}) }
 
 func (q *qstash) send(lease *pipeline.Lease, now, deadline time.Time) answer {
-	body := appendBody(nil, lease)
+	body := q.envelope.Append(nil, &lease.Message, q.tenants)
 	a := q.post(lease, body, deadline, func(req *fasthttp.Request) {
 		req.Header.Set("Authorization", "Bearer "+q.token)
 		for _, h := range q.headers {
@@ -106,6 +108,7 @@ func (q *qstash) send(lease *pipeline.Lease, now, deadline time.Time) answer {
 		req.Header.Set("Upstash-Deduplication-Id", dedupID(lease))
 		forward := func(name, value string) { req.Header.Set("Upstash-Forward-"+name, value) }
 		setOwn(forward, lease.Headers)
+		q.setEnvelope(req, "Upstash-Forward-", lease)
 		forward("Idempotency-Key", lease.IdempotencyKey.String())
 		if q.plain != nil {
 			forward("X-Signature", string(q.plain.append(nil, hex.AppendEncode, body)))

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -179,7 +180,8 @@ func TestQStash(t *testing.T) {
 		}
 	}
 	for _, got := range []request{first, second} {
-		if got.Body != `{"rule":"welcome","data":{"n": 1}}` ||
+		if got.Body != `{"id":"`+pipeline.HashUUID("x").String()+`","type":"welcome","aggregateType":null,`+
+			`"aggregateId":"user-1","tenantId":"3","payload":{"n": 1}}` ||
 			got.Headers["idempotency-key"] != pipeline.HashUUID("x").String() ||
 			got.Headers["x-shop"] != "demo" || got.Headers["x-order"] != "17" ||
 			len(got.Headers["x-signature"]) != 64 || got.Headers["content-type"] != "application/json" {
@@ -220,6 +222,49 @@ func TestQStash(t *testing.T) {
 	}
 	if got := <-requests; got.Body != `{"n":2}` || got.Headers["x-shop"] != "npm" {
 		t.Errorf("from the official client the receiver got %+v", got)
+	}
+}
+
+// TestQStashConsumerWorksOnce: a consumer in Node with the official Receiver gets two events five times each, since it
+// failed four times, and does the work of each once.
+func TestQStashConsumerWorksOnce(t *testing.T) {
+	s := newStandIn(t)
+	var mu sync.Mutex
+	var got []map[string]any
+	perEvent := map[string]int{}
+	var to string
+	to = receiver(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		defer mu.Unlock()
+		id := r.Header.Get("X-Event-Id")
+		got = append(got, map[string]any{"body": string(body), "url": to, "headers": map[string]string{
+			"upstash-signature": r.Header.Get("Upstash-Signature"), "x-event-id": id}})
+		if perEvent[id]++; perEvent[id] < 5 {
+			w.WriteHeader(500)
+		}
+	})
+	_, sink := openSink(t, qstashDestination(s, to, "retries: 4"), "TOKEN", qstashToken)
+	placed := lease(`{"total": 5}`)
+	placed.Rule, placed.Type, placed.SubjectKey, placed.TenantRef = false, "order.placed", "order:17", "customer 9"
+	placed.IdempotencyKey = pipeline.HashUUID("placed")
+	for _, l := range []*pipeline.Lease{lease(`{"n": 1}`), placed} {
+		if a := deliverOne(sink, l); a.status/100 != 2 {
+			t.Fatalf("answer = %+v", a)
+		}
+	}
+	pgtest.Eventually(t, "each came five times", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(got) == 10
+	})
+	var out struct{ Worked []string }
+	nodeScript(t, "qstash.mjs", map[string]any{"base": s.url, "token": qstashToken, "keys": []string{currentKey, nextKey},
+		"consume": got}, &out)
+	slices.Sort(out.Worked)
+	want := []string{"3 welcome null user-1", "customer 9 order.placed order 17"}
+	if !slices.Equal(out.Worked, want) {
+		t.Errorf("the consumer worked on %q; want %q", out.Worked, want)
 	}
 }
 

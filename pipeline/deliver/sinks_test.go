@@ -102,8 +102,8 @@ func TestFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	deliverOne(s, lease(`{"n": 2}`))
-	line := `{"idempotency_key":"` + pipeline.HashUUID("x").String() + `","tenant_id":3,"subject_key":"user-1",` +
-		`"created_at":"2026-11-30T12:00:00Z","rule":"welcome","data":{"n": %d}}` + "\n"
+	line := `{"idempotency_key":"` + pipeline.HashUUID("x").String() + `","tenant_id":3,"tenant":"3",` +
+		`"subject_key":"user-1","created_at":"2026-11-30T12:00:00Z","rule":"welcome","data":{"n": %d}}` + "\n"
 	for name, want := range map[string]string{path + ".1": fmt.Sprintf(line+line, 1, 1), path: fmt.Sprintf(line, 2)} {
 		if got, err := os.ReadFile(name); err != nil || string(got) != want {
 			t.Errorf("%s = %q, %v; want %q", name, got, err, want)

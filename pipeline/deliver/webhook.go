@@ -8,6 +8,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/deliver/envelope"
 )
 
 // webhookConfig is what a destination has to know to speak to a server.
@@ -30,6 +31,7 @@ func (r *reader) webhook() {
 	d.web.signer = r.signer(secrets)
 	// quoted: a structured field, as the IETF draft has it.
 	d.web.quoteKey = r.OneOf("idempotency_key", "plain", "quoted") == "quoted"
+	r.envelope(envelope.Plain)
 	d.open = func(g guard) sink { return newWebhook(d, g) }
 }
 
@@ -55,12 +57,13 @@ func newWebhook(d *Destination, g guard) *webhook {
 
 func (w *webhook) send(lease *pipeline.Lease, now, deadline time.Time) answer {
 	b := w.buffers.Get().(*buffers)
-	b.body = appendBody(b.body[:0], lease)
+	b.body = w.envelope.Append(b.body[:0], &lease.Message, w.tenants)
 	b.key = append(append(append(b.key[:0], '"'), lease.IdempotencyKey.String()...), '"')
 	quoted := b.key
 	key := quoted[1 : len(quoted)-1]
 	a := w.post(lease, b.body, deadline, func(req *fasthttp.Request) {
 		setOwn(req.Header.Set, lease.Headers)
+		w.setEnvelope(req, "", lease)
 		if w.quoteKey {
 			req.Header.SetBytesV("Idempotency-Key", quoted)
 		} else {
