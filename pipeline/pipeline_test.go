@@ -94,8 +94,8 @@ func TestImports(t *testing.T) {
 	sql := []string{"copyin", "evaluate", "claim", "retain", "schema"}
 	http := []string{"ingest", "deliver"}
 	// Of internal/, for every stage.
-	mechanisms := []string{"certfile", "duration", "jsontext", "pgcopy", "pgsession", "pgtx", "spell", "tenants", "timetext",
-		"wait", "yamlfile"}
+	mechanisms := []string{"certfile", "duration", "jsontext", "pgcopy", "pgsession", "pgtx", "spell", "tenants",
+		"timetext", "wait", "yamlfile"}
 	const jsontext = "sluice.example/sluice/internal/jsontext"
 	for line := range strings.Lines(string(out)) {
 		f := strings.Fields(line)

@@ -12,8 +12,8 @@ import (
 	"sluice.example/sluice/internal/pgtest"
 )
 
-// TestOutageIsAnsweredAtOnce: once the database is known to be away, a request costs its client no wait, it is told when
-// to come back, and nothing is blamed that is not the cause. The first that comes after the end is stored.
+// TestOutageIsAnsweredAtOnce: once the database is known to be away, a request costs its client no wait, it is told
+// when to come back, and nothing is blamed that is not the cause. The first that comes after the end is stored.
 func TestOutageIsAnsweredAtOnce(t *testing.T) {
 	t.Parallel()
 	proxy := pgtest.NewProxy(t, pgtest.URL(t))

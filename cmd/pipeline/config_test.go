@@ -139,7 +139,8 @@ func TestConfigMasksSecrets(t *testing.T) {
 			t.Errorf("outbox list with %s: status %d, printed\n%s%s", malformed, status, got, errOut)
 		}
 	}
-	_, got, _ := runCommand(t, []string{"DATABASE_URL=postgres://other", "PIPELINE_DATABASE_URL=postgres://ours"}, "config")
+	_, got, _ := runCommand(t, []string{"DATABASE_URL=postgres://other", "PIPELINE_DATABASE_URL=postgres://ours"},
+		"config")
 	if !strings.Contains(got, "postgres://ours") {
 		t.Errorf("PIPELINE_DATABASE_URL does not win over DATABASE_URL:\n%s", got)
 	}

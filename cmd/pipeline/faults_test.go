@@ -273,7 +273,7 @@ func checkNode(t *testing.T, conn *pgx.Conn, address string) {
 	}
 	for _, c := range [][]string{
 		{"outbox", "list"}, {"outbox", "retry", "--status", "sent"}, {"quarantine", "list"}, {"rules", "list"},
-		{"explain", "7", "--rules", "../../rules/shop.yaml"},
+		{"explain", "message", "7", "--rules", "../../rules/shop.yaml"},
 		{"rules", "check", "../../rules/shop.yaml"},
 		{"rules", "backtest", "../../rules/shop.yaml", "--from", "1d"},
 	} {

@@ -31,7 +31,8 @@ func TestEnvironmentThatLooksLikeOurs(t *testing.T) {
 		}
 	}
 	status, _, errOut := runCommand(t, []string{"PIPELINE_DRAIN_TIMEOUT=tcp://10.0.0.1:80"}, "config")
-	if status != 2 || !strings.Contains(errOut, "PIPELINE_DRAIN_TIMEOUT") || !strings.Contains(errOut, "enableServiceLinks") {
+	if status != 2 || !strings.Contains(errOut, "PIPELINE_DRAIN_TIMEOUT") ||
+		!strings.Contains(errOut, "enableServiceLinks") {
 		t.Errorf("status %d, %s", status, errOut)
 	}
 }

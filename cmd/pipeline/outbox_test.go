@@ -42,7 +42,7 @@ select message_id, 1, now(), 0.25, 'failed', 500, 'HTTP 500' from m where messag
 		}
 	}
 	out := run("list", "--status", "dead", "--destination", "crm")
-	has(out, `dead  welcome to crm for "user-3", 6 attempts`, "HTTP 500: out [2J of order")
+	has(out, `dead  welcome to crm for "user-3", 6 attempts`, `HTTP 500: out\u001b[2J of order`)
 	if strings.Count(out, "to crm") != 3 || strings.Contains(out, "\x1b") {
 		t.Errorf("list of dead for crm:\n%q", out)
 	}

@@ -62,7 +62,8 @@ func AddressError(address string, err error) error {
 		return nil
 	}
 	text := err.Error() // of the driver: cannot parse `...`: why
-	return fmt.Errorf("database-url: %s: %s", MaskURL(address), strings.TrimLeft(text[strings.LastIndex(text, "`: ")+1:], ": "))
+	why := strings.TrimLeft(text[strings.LastIndex(text, "`: ")+1:], ": ")
+	return fmt.Errorf("database-url: %s: %s", MaskURL(address), why)
 }
 
 // editAddress replaces the values of parameters for which change is true; those that become empty are left out. The

@@ -52,8 +52,8 @@ func Read(name string) *File {
 // maxBytes bounds a file. A guess: a thousand times what people write, and parsed in a second.
 const maxBytes = 4 << 20
 
-// Text reads a whole file as Read does, without looking at what it says. A pipe or a device, which could make us wait, or
-// never end, is an error.
+// Text reads a whole file as Read does, without looking at what it says. A pipe or a device, which could make us wait,
+// or never end, is an error.
 func Text(name string) ([]byte, error) {
 	info, err := os.Stat(name)
 	switch {

@@ -143,7 +143,8 @@ func TestOtherWriters(t *testing.T) {
 	const processSQL = `insert into sluice_processes (process_id, writes, started_at, seen_at, ended_at)
 		values (gen_random_uuid(), `
 	var b Handler
-	if err := b.Begin(t.Context(), prometheus.NewRegistry(), pool, pool, map[string]int32{"default": 1}, true); err != nil {
+	who := map[string]int32{"default": 1}
+	if err := b.Begin(t.Context(), prometheus.NewRegistry(), pool, pool, who, true); err != nil {
 		t.Fatal(err)
 	}
 	server := httptest.NewServer(&b)

@@ -67,8 +67,8 @@ func (x *Explainer) Explain(ctx context.Context, as Kind, id string) (*Story, er
 		return s, err
 	}
 	if as == AnEvent {
-		return nil, fmt.Errorf("%s is not a stored event of tenant %d: it never arrived, it was rejected (then its sender was "+
-			"told), or it was removed by age", id, x.Tenant)
+		return nil, fmt.Errorf("%s is not a stored event of tenant %d: it never arrived, it was rejected (then its sender "+
+			"was told), or it was removed by age", id, x.Tenant)
 	}
 	return nil, fmt.Errorf("%s is neither a message nor a stored event of tenant %d: it never arrived, it was rejected "+
 		"(then its sender was told), or it was removed by age", id, x.Tenant)

@@ -57,10 +57,10 @@ func (b *Buffer) comeBack(err error) error {
 	return err
 }
 
-// retryAfter is when a client that is refused should come back: after about as long as the outage has lasted. Then those
-// who wait when it ends come back over about as long as it took to gather them, one for each that is new, and a client
-// with ten tries outlasts a quarter of an hour. With a fixed wait all come back within that wait: at 30 s, after 170 s, six times the
-// usual rate. From mostAway on that holds no more. See TestOutageThatClientsCanLiveWith.
+// retryAfter is when a client that is refused should come back: after about as long as the outage has lasted. Then
+// those who wait when it ends come back over about as long as it took to gather them, one for each that is new, and a
+// client with ten tries outlasts a quarter of an hour. With a fixed wait all come back within that wait: at 30 s, after
+// 170 s, six times the usual rate. From mostAway on that holds no more. See TestOutageThatClientsCanLiveWith.
 func retryAfter(length time.Duration) time.Duration {
 	wait := min(max(length, leastAway), mostAway)
 	return wait + wait/4 + rand.N(wait/2)

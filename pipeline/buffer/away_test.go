@@ -101,8 +101,8 @@ func (v *visits) Pop() any {
 	return last
 }
 
-// TestOutageThatClientsCanLiveWith lets clients come at a steady rate, with ten tries each as SDKs have, through outages
-// of several lengths: hardly any is lost, and at no time do twice as many come as usual.
+// TestOutageThatClientsCanLiveWith lets clients come at a steady rate, with ten tries each as SDKs have, through
+// outages of several lengths: hardly any is lost, and at no time do twice as many come as usual.
 func TestOutageThatClientsCanLiveWith(t *testing.T) {
 	const (
 		perSecond = 200
@@ -149,7 +149,8 @@ func TestOutageThatClientsCanLiveWith(t *testing.T) {
 		peak := float64(most) / (perSecond * window.Seconds())
 		t.Logf("%s away: %d of %d lost, at most %.2f times the usual rate", length, lost, total, peak)
 		if lost*100 >= total || peak >= 2 && length <= mostAway {
-			t.Errorf("%s away: %d of %d lost, %.2f times the usual rate; want less than 1 %% and twice", length, lost, total, peak)
+			t.Errorf("%s away: %d of %d lost, %.2f times the usual rate; want less than 1 %% and twice", length, lost, total,
+				peak)
 		}
 	}
 }

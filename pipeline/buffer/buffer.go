@@ -112,8 +112,8 @@ func (b *Buffer) Fill() float64 {
 	return float64(b.used) / float64(b.cfg.MaxBytes)
 }
 
-// Room returns the error that Add would return now for about this many bytes: Overloaded or Away. It reserves nothing. With it a caller
-// need not make events of what will not fit. An empty buffer leaves the decision to Add.
+// Room returns the error that Add would return now for about this many bytes: Overloaded or Away. It reserves nothing.
+// With it a caller need not make events of what will not fit. An empty buffer leaves the decision to Add.
 func (b *Buffer) Room(bytes int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -115,10 +115,10 @@ func (b *Buffer) next() *batch {
 	}
 }
 
-// takeLocked is the policy. Full batches go first. The open batch is taken as it is when no batch is being written,
-// so that a lone request waits for nothing. While one is being written the others gather, up to buffer.max-wait. So
-// the time of a write is how long a batch waits, and it adapts by itself: small batches where writes are quick and callers few,
-// full ones under load, when all writers are busy.
+// takeLocked is the policy. Full batches go first. The open batch is taken as it is when no batch is being written, so
+// that a lone request waits for nothing. While one is being written the others gather, up to buffer.max-wait. So the
+// time of a write is how long a batch waits, and it adapts by itself: small batches where writes are quick and callers
+// few, full ones under load, when all writers are busy.
 //
 // Rejected: letting every idle writer take at once (many small requests then make twice as many small batches, each
 // with the fixed cost of a transaction), and a fixed wait for all (a lone client waits in vain). See

@@ -82,8 +82,8 @@ type Row struct {
 // rowSQL names its columns after the fields of Row.
 const rowSQL = `
 select message_id as id, tenant_id as tenant, coalesce(tenant_ref, '') as tenant_ref, type, subject_key,
-    idempotency_key, destination, payload::text as payload, headers, rule_id is not null as rule, redrives, created_at, dedupe_key, status, attempts, lost_leases,
-    run_after, behind_since, locked_until,
+    idempotency_key, destination, payload::text as payload, headers, rule_id is not null as rule, redrives,
+    created_at, dedupe_key, status, attempts, lost_leases, run_after, behind_since, locked_until,
     finished_at, coalesce(last_error, '') as last_error, coalesce(rule_id, '') as rule_id,
     coalesce(rule_hash, '') as rule_hash, event_id,
     status in ('pending', 'failed') and run_after <= now()

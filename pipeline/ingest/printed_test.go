@@ -30,11 +30,12 @@ func TestNumbersThatArePrintedLong(t *testing.T) {
 			if r.status != 200 || r.json.Stored != 1 || r.json.Rejected != 1 || len(r.json.Events) != 1 ||
 				r.json.Events[0].Index != 0 || r.json.Events[0].Field != tt.field ||
 				!strings.Contains(r.json.Events[0].Reason, "400 digits") {
-				t.Errorf("%s %.20s in %s: %d %s; want the first rejected for %s", tt.path, number, tt.body, r.status, r.body, tt.field)
+				t.Errorf("%s %.20s in %s: %d %s; want the first rejected for %s", tt.path, number, tt.body, r.status, r.body,
+					tt.field)
 			}
 		}
-		r := d.do("POST", "/v1/cloudevents", strings.NewReader(`{"specversion":"1.0","id":"1","source":"s","type":"a","data":[`+
-			number+`]}`), "Content-Type", cloud)
+		r := d.do("POST", "/v1/cloudevents", strings.NewReader(
+			`{"specversion":"1.0","id":"1","source":"s","type":"a","data":[`+number+`]}`), "Content-Type", cloud)
 		if r.status != 422 || !strings.Contains(r.body, "400 digits") {
 			t.Errorf("data [%.20s]: %d %s; want 422", number, r.status, r.body)
 		}
@@ -78,7 +79,8 @@ func TestEventCountsAsItIsPrinted(t *testing.T) {
 func TestContextBesideABatchIsBounded(t *testing.T) {
 	d := open(t, &memory{discard: true}, tenants.Set{}, func(c *Config) { c.MaxDecodedBytes = 1 << 20 })
 	call := `{"type":"track","event":"a","userId":"u"}`
-	body := `{"context":{"a":"` + strings.Repeat("x", 10_000) + `"},"batch":[` + strings.Repeat(call+",", 199) + call + `]}`
+	body := `{"context":{"a":"` + strings.Repeat("x", 10_000) + `"},"batch":[` + strings.Repeat(call+",", 199) +
+		call + `]}`
 	r := d.do("POST", "/v1/batch", strings.NewReader(body))
 	if r.status != 200 || r.json.Stored != 104 || r.json.Rejected != 96 || r.json.Events[0].Field != "context" {
 		t.Errorf("%d: %d stored, %d rejected (%.300s); want 104 and 96", r.status, r.json.Stored, r.json.Rejected, r.body)

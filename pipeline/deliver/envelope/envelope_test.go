@@ -14,8 +14,9 @@ func TestEnvelopes(t *testing.T) {
 	if !ok {
 		t.Fatal("no UUID")
 	}
-	placed := pipeline.Message{ID: 9, Tenant: 2, TenantRef: "customer 17", Type: `order "placed"`, SubjectKey: "order:17:x",
-		IdempotencyKey: key, Payload: []byte(`{"n": 1}`), CreatedAt: time.Date(2026, 12, 3, 14, 0, 0, 5e6, time.UTC)}
+	placed := pipeline.Message{ID: 9, Tenant: 2, TenantRef: "customer 17", Type: `order "placed"`,
+		SubjectKey: "order:17:x", IdempotencyKey: key, Payload: []byte(`{"n": 1}`),
+		CreatedAt: time.Date(2026, 12, 3, 14, 0, 0, 5e6, time.UTC)}
 	decided := pipeline.Message{Tenant: 3, Type: "welcome", SubjectKey: "user:ü", Rule: true, IdempotencyKey: key,
 		Payload: []byte(`null`), CreatedAt: placed.CreatedAt}
 	bare := decided

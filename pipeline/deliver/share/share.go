@@ -2,8 +2,8 @@
 // the others.
 //
 // Half of the bytes is set aside, the same part for each user, and lent to nobody. The other half is for those who hold
-// bytes or ask for them, in equal parts: who is alone may have all of it. It is never taken away. A user that holds more
-// than its part, since others have come, gets nothing until it holds less.
+// bytes or ask for them, in equal parts: who is alone may have all of it. It is never taken away. A user that holds
+// more than its part, since others have come, gets nothing until it holds less.
 package share
 
 import "sync"
