@@ -11,8 +11,8 @@ import (
 	"sluice.example/sluice/operate/importer"
 )
 
-const importAbout = `Sends newline-delimited JSON, one event a line, to a running pipeline. Memory stays constant
-however long the input is.
+const importAbout = `Sends newline-delimited JSON, one event a line, to a running pipeline. It may be compressed with gzip.
+Memory stays constant however long the input is.
 
 FILE is resumable: how far it was acknowledged is kept beside it, in FILE.import, and the same command goes on
 from there. "-" reads standard input, which can't be resumed. An event without event_id gets one derived from
@@ -22,8 +22,8 @@ status is 3.`
 
 func importCommand(ctx context.Context, args []string, env cli.Env) error {
 	o := importer.Options{}
-	fs := cli.NewFlags(env, "import", importAbout, "pipeline import events.ndjson --to http://127.0.0.1:8080\ngunzip "+
-		"-c day.ndjson.gz | pipeline import -")
+	fs := cli.NewFlags(env, "import", importAbout, "pipeline import events.ndjson --to http://127.0.0.1:8080\n"+
+		"pipeline import day.ndjson.gz")
 	to := fs.String("to", "http://127.0.0.1:8080", "`URL` of the pipeline")
 	fs.StringVar(&o.WriteKey, "write-key", env.Variable("SLUICE_WRITE_KEY"),
 		"`key` of the tenant; better set in the environment as SLUICE_WRITE_KEY")

@@ -23,7 +23,7 @@ import (
 
 // Options say what to send where.
 type Options struct {
-	// File is newline-delimited JSON; "-" is standard input, which can't be resumed.
+	// File is newline-delimited JSON, plain or as gzip; "-" is standard input, which can't be resumed.
 	File string
 	// Endpoint is the URL of POST /v1/events, WriteKey the key of its tenant, empty for none.
 	Endpoint, WriteKey string
@@ -108,7 +108,11 @@ func Run(ctx context.Context, o Options, env cli.Env) (*Result, error) {
 	if err := im.ledger.openRejected(); err != nil {
 		return nil, err
 	}
-	im.progress = newProgress(env, im.ledger.size, im.ledger.point.Offset, o.ProgressEvery)
+	size := im.ledger.size
+	if im.ledger.gzip {
+		size = 0 // of the text: unknown
+	}
+	im.progress = newProgress(env, size, im.ledger.point.Offset, o.ProgressEvery)
 	im.sender = &Sender{
 		Endpoint: o.Endpoint,
 		WriteKey: o.WriteKey,
@@ -152,7 +156,7 @@ func (im *run) send(ctx context.Context) error {
 		stages.Go(func(ctx context.Context) error { return im.post(ctx, batches, window) })
 	}
 	err := stages.Wait()
-	return errors.Join(err, im.ledger.close(err == nil))
+	return errors.Join(err, im.ledger.close(err == nil, im.reader))
 }
 
 // read cuts the input into batches as the window allows.

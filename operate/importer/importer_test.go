@@ -2,6 +2,7 @@ package importer
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -322,6 +323,136 @@ func TestByteOrderMark(t *testing.T) {
 	r = runImport(t.Context(), d, "-", byteOrderMark+lines[0]+"\n", nil)
 	if r.err != nil || r.Stored+r.Duplicate != 1 {
 		t.Errorf("standard input: %v, %+v; want 1 stored", r.err, r.Result)
+	}
+}
+
+// TestLastLineWithoutItsBreak: a file that grows is imported to its end, each line once and under its own number, wherever
+// its end was before.
+func TestLastLineWithoutItsBreak(t *testing.T) {
+	line := func(id string) string { return `{"event_id":"` + id + `","event_name":"x"}` }
+	for _, tt := range []struct {
+		name, first, then string
+		rejected          int64 // in the end
+		fails             bool
+	}{
+		{"between two lines", line("a") + "\n", line("b") + "\n" + `{"event_name":"bad"}` + "\n", 1, false},
+		{"before the line break", line("a"), "\n" + line("b"), 0, false},
+		{"before CRLF", line("a"), " \r\n" + line("b"), 0, false},
+		{"inside an event", line("a") + "\n" + line("b")[:7], line("b")[7:] + "\n", 0, false},
+		{"inside an event, after a bad one", line("a") + "\n" + `{"event_name":"bad"}` + "\nno\n" + line("b")[:7],
+			line("b")[7:], 2, false},
+		{"after white space", line("a") + "\n\n  ", " " + line("b") + "\n", 0, false},
+		{"after empty lines", line("a") + "\n\n\n", line("b"), 0, false},
+		{"after a line that is stored", line("a"), line("b"), 0, true},
+	} {
+		for _, packed := range []bool{false, true} {
+			pack := func(text string) string { return text }
+			if packed {
+				pack = gzipped
+			}
+			d := startDoor(t)
+			file := writeFile(t, pack(tt.first))
+			if r := runImport(t.Context(), d, file, "", nil); r.err != nil {
+				t.Fatalf("%s: %v", tt.name, r.err)
+			}
+			f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
+			if err == nil {
+				_, err = f.WriteString(pack(tt.then))
+				f.Close()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := runImport(t.Context(), d, file, "", nil)
+			if tt.fails {
+				if r.err == nil || !strings.Contains(r.err.Error(), "--restart") {
+					t.Errorf("%s (gzip: %t): %v; want an error", tt.name, packed, r.err)
+				}
+				continue
+			}
+			if r.err != nil || len(d.stored) != 2 || d.stored["b"] == "" || d.repeats != 0 || r.AllRejected != tt.rejected {
+				t.Errorf("%s (gzip: %t): %v, %v stored, %d repeats, %d rejected; want a and b, and %d rejected", tt.name, packed,
+					r.err, d.stored, d.repeats, r.AllRejected, tt.rejected)
+			}
+			text, _ := os.ReadFile(r.RejectedFile)
+			if got := int64(bytes.Count(text, []byte("\n"))); got != tt.rejected {
+				t.Errorf("%s (gzip: %t): the file of rejected events has %d lines, want %d:\n%s", tt.name, packed, got,
+					tt.rejected, text)
+			}
+			text, err = os.ReadFile(file + ".import")
+			var c checkpoint
+			if err == nil {
+				err = json.Unmarshal(text, &c)
+			}
+			all := strings.TrimSuffix(tt.first+tt.then, "\n")
+			if want := int64(strings.Count(all, "\n") + 1); err != nil || c.Line != want {
+				t.Errorf("%s (gzip: %t): line %d, %v; want %d", tt.name, packed, c.Line, err, want)
+			}
+			if r = runImport(t.Context(), d, file, "", nil); r.err != nil || !r.Complete {
+				t.Errorf("%s (gzip: %t), again: %v, %+v; want it complete", tt.name, packed, r.err, r.Result)
+			}
+		}
+	}
+}
+
+func gzipped(text string) string {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, _ = w.Write([]byte(text))
+	_ = w.Close()
+	return b.String()
+}
+
+// TestGzip: a compressed file, or input, is imported as its text is, with the same ids, and resumed.
+func TestGzip(t *testing.T) {
+	d := startDoor(t)
+	d.before = func(w http.ResponseWriter, request int, _ []byte) bool {
+		if request == 4 {
+			w.WriteHeader(403)
+		}
+		return request == 4
+	}
+	text := byteOrderMark + someLines(1000)
+	file := writeFile(t, gzipped(text))
+	change := func(o *Options) { o.Batch, o.Requests = 100, 1 }
+	if r := runImport(t.Context(), d, file, "", change); r.err == nil || len(d.stored) != 300 {
+		t.Fatalf("%v, %d stored; want 300 before it was stopped", r.err, len(d.stored))
+	}
+	r := runImport(t.Context(), d, file, "", change)
+	if r.err != nil || len(d.stored) != 1000 || d.repeats != 0 || r.Stored != 700 {
+		t.Errorf("resumed: %v, %d stored, %d repeats", r.err, len(d.stored), d.repeats)
+	}
+	r = runImport(t.Context(), d, "-", gzipped(text), nil)
+	if r.err != nil || len(d.stored) != 1000 || r.Duplicate != 1000 {
+		t.Errorf("standard input: %v, %d stored, %+v; want 1000 duplicates", r.err, len(d.stored), r.Result)
+	}
+	packed := gzipped(text)
+	r = runImport(t.Context(), d, writeFile(t, packed[:len(packed)/2]), "", nil)
+	if r.err == nil || !strings.Contains(r.err.Error(), "gzip") {
+		t.Errorf("cut off: %v; want an error that says so", r.err)
+	}
+}
+
+// TestRejectedLinesByteForByte: what stood there can be had back from the file of rejected events, in UTF-8 or not.
+func TestRejectedLinesByteForByte(t *testing.T) {
+	d := startDoor(t)
+	lines := []string{"caf\xe9 \x00 \xff", "not <JSON> \u00e9", strings.Repeat("\xfe", 3000),
+		`{"event_id":"a", "event_name" : "bad", "k":"` + "caf\xe9" + ` <\u00e9>"}`}
+	r := runImport(t.Context(), d, writeFile(t, strings.Join(lines, "\n")), "", nil)
+	text, err := os.ReadFile(r.RejectedFile)
+	if r.err != nil || err != nil {
+		t.Fatal(r.err, err)
+	}
+	var got []string
+	for line := range bytes.Lines(text) {
+		var r RejectedLine
+		if err := json.Unmarshal(line, &r); err != nil {
+			t.Fatalf("%v in %q", err, line)
+		}
+		got = append(got, r.Text+string(r.Bytes)+string(r.Event))
+	}
+	if !slices.Equal(got, lines) {
+		t.Errorf("got  %q\nwant %q", got, lines)
 	}
 }
 

@@ -3,6 +3,7 @@ package importer
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -34,17 +35,37 @@ type lineReader struct {
 	line     int64
 	batch    int
 	buffer   []byte
+	// inside is set where the input begins inside a line that was taken before: only its line break may be left of it.
+	inside *openLine
+	// open is the last line that was read, where it has no line break.
+	open *openLine
 }
 
+// gzipMark begins a compressed file (RFC 1952: its magic number, and the only method there is).
+const gzipMark = "\x1f\x8b\x08"
+
 func newLineReader(source io.Reader, ledger *ledger, batch int) (*lineReader, error) {
-	r := &lineReader{batch: batch, offset: ledger.point.Offset, line: ledger.point.Line}
+	point := &ledger.point
+	r := &lineReader{batch: batch, offset: point.Offset, line: point.Line, inside: point.Open}
 	if ledger.file != nil {
 		// What the file grows by from now on is for the next import.
-		source = io.NewSectionReader(ledger.file, r.offset, ledger.size-r.offset)
+		source = io.NewSectionReader(ledger.file, 0, ledger.size)
 	}
 	r.in = bufio.NewReaderSize(source, headBytes)
-	if ledger.file != nil {
-		r.identity = ledger.point.Head
+	packed := ledger.gzip
+	if ledger.file == nil {
+		mark, _ := r.in.Peek(len(gzipMark))
+		packed = string(mark) == gzipMark
+	}
+	if packed {
+		text, err := gzip.NewReader(r.in)
+		if err != nil {
+			return nil, fmt.Errorf("gzip: %w", err)
+		}
+		r.in = bufio.NewReaderSize(unpacked{text}, headBytes)
+	} else if ledger.file != nil {
+		r.in.Reset(io.NewSectionReader(ledger.file, r.offset, ledger.size-r.offset))
+		r.identity = point.Head
 		return r, nil
 	}
 	head, err := r.in.Peek(headBytes)
@@ -52,7 +73,26 @@ func newLineReader(source io.Reader, ledger *ledger, batch int) (*lineReader, er
 		return nil, err
 	}
 	r.identity = headHash(head)
-	return r, nil
+	if ledger.file == nil {
+		return r, nil
+	}
+	if point.TextHead == "" {
+		point.TextHead = r.identity
+	}
+	r.identity = point.TextHead
+	_, err = io.CopyN(io.Discard, r.in, r.offset)
+	return r, err
+}
+
+// unpacked names what is damaged.
+type unpacked struct{ text *gzip.Reader }
+
+func (u unpacked) Read(b []byte) (int, error) {
+	n, err := u.text.Read(b)
+	if err != nil && err != io.EOF {
+		err = fmt.Errorf("gzip, which is damaged or ends early: %w", err)
+	}
+	return n, err
 }
 
 func headHash(head []byte) string {
@@ -63,7 +103,11 @@ func headHash(head []byte) string {
 func (r *lineReader) next() (*Batch, error) {
 	b := &Batch{}
 	size := 0
+	if err := r.leave(); err != nil {
+		return nil, err
+	}
 	for len(b.events) < r.batch && len(b.Rejected) < r.batch && size < maxBody {
+		begin := r.offset
 		line, whole, err := r.readLine()
 		if len(line) == 0 && errors.Is(err, io.EOF) {
 			break
@@ -75,15 +119,20 @@ func (r *lineReader) next() (*Batch, error) {
 		if r.line == 1 && isUTF16(line) {
 			return nil, errors.New("the input is UTF-16: convert it, as with iconv -f UTF-16 -t UTF-8")
 		}
+		open := errors.Is(err, io.EOF)
 		line = bytes.TrimSpace(bytes.TrimPrefix(line, []byte(byteOrderMark)))
+		if open {
+			r.open = &openLine{Offset: begin, Again: len(line) == 0}
+		}
 		switch {
 		case len(line) == 0:
 		case !whole:
-			b.Rejected = append(b.Rejected, RejectedLine{Line: r.line, Reason: fmt.Sprintf("the line is over %d bytes long",
-				maxLine), Text: rejectedText(line)})
+			line = line[:min(len(line), 1024)]
+			b.Rejected = append(b.Rejected, noEvent(r.line, fmt.Sprintf("the line is over %d bytes long", maxLine), line))
+			size += len(line)
 		case line[0] != '{' || !json.Valid(line):
-			b.Rejected = append(b.Rejected, RejectedLine{Line: r.line, Reason: "the line is not a JSON object",
-				Text: rejectedText(line)})
+			b.Rejected = append(b.Rejected, noEvent(r.line, "the line is not a JSON object", line))
+			size += len(line)
 		default:
 			event := r.withID(line)
 			b.events = append(b.events, event)
@@ -94,11 +143,32 @@ func (r *lineReader) next() (*Batch, error) {
 			size += len(event) + 1
 		}
 	}
-	b.end, b.lastLine = r.offset, r.line
+	b.end, b.lastLine, b.open = r.offset, r.line, r.open
 	if len(b.events) == 0 && len(b.Rejected) == 0 {
 		return nil, io.EOF
 	}
 	return b, nil
+}
+
+// leave reads the rest of a line that was taken before it had a line break.
+func (r *lineReader) leave() error {
+	inside := r.inside
+	if inside == nil {
+		return nil
+	}
+	r.inside = nil
+	rest, _, err := r.readLine()
+	switch {
+	case errors.Is(err, io.EOF):
+		r.open = inside
+	case err != nil:
+		return err
+	}
+	if len(bytes.TrimSpace(rest)) > 0 {
+		return fmt.Errorf("the input has grown within the line that was its last (%d), and that is stored; "+
+			"--restart sends all of it", r.line)
+	}
+	return nil
 }
 
 // isOld reports whether event rules pass an event by. Without a time of its own it is of now.

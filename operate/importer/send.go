@@ -10,8 +10,8 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
+	"unicode/utf8"
 
 	"sluice.example/sluice/internal/wait"
 )
@@ -40,6 +40,8 @@ type Batch struct {
 	// end is where the input stands after the batch, and lastLine its number.
 	end      int64
 	lastLine int64
+	// open is set where that line has no line break.
+	open *openLine
 
 	Stored, Duplicate int64
 	Rejected          []RejectedLine
@@ -60,16 +62,39 @@ type RejectedLine struct {
 	Field  string          `json:"field,omitempty"`
 	Reason string          `json:"reason"`
 	Event  json.RawMessage `json:"event,omitempty"`
-	// Text is what stood there if it is not JSON, cut to 1 KiB.
-	Text string `json:"text,omitempty"`
+	// Text is what stood there if it is not JSON, and Bytes is the same, in base64, if it is not UTF-8 either. Of a line
+	// that is too long it is the first KiB.
+	Text  string `json:"text,omitempty"`
+	Bytes []byte `json:"bytes,omitempty"`
+}
+
+// noEvent makes the rejection of a line that is not a JSON object.
+func noEvent(number int64, reason string, line []byte) RejectedLine {
+	if utf8.Valid(line) {
+		return RejectedLine{Line: number, Reason: reason, Text: string(line)}
+	}
+	return RejectedLine{Line: number, Reason: reason, Bytes: bytes.Clone(line)}
+}
+
+// append writes the line. An event stands in it byte for byte, in UTF-8 or not.
+func (r *RejectedLine) append(b []byte) ([]byte, error) {
+	line := *r
+	line.Event = nil
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(line); err != nil {
+		return nil, err
+	}
+	b = append(b, bytes.TrimSpace(text.Bytes())...)
+	if len(r.Event) > 0 {
+		b = append(append(append(b[:len(b)-1], `,"event":`...), r.Event...), '}')
+	}
+	return append(b, '\n'), nil
 }
 
 func (b *Batch) body() []byte {
 	return append(bytes.Join(b.events, []byte("\n")), '\n')
-}
-
-func rejectedText(line []byte) string {
-	return strings.ToValidUTF8(string(line[:min(len(line), 1024)]), "\uFFFD")
 }
 
 // eventsAnswer is the answer of POST /v1/events, of a success and of an error.
