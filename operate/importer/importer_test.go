@@ -326,8 +326,8 @@ func TestByteOrderMark(t *testing.T) {
 	}
 }
 
-// TestLastLineWithoutItsBreak: a file that grows is imported to its end, each line once and under its own number, wherever
-// its end was before.
+// TestLastLineWithoutItsBreak: a file that grows is imported to its end, each line once and under its own number,
+// wherever its end was before.
 func TestLastLineWithoutItsBreak(t *testing.T) {
 	line := func(id string) string { return `{"event_id":"` + id + `","event_name":"x"}` }
 	for _, tt := range []struct {

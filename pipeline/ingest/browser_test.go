@@ -156,3 +156,45 @@ func TestPathsOfSegmentsBrowserLibrary(t *testing.T) {
 		}
 	}
 }
+
+// TestPathsOfJitsu: @jitsu/js writes calls as Segment's libraries do and sends them to paths of its own, with the write
+// key in a header and masked in the body.
+func TestPathsOfJitsu(t *testing.T) {
+	m := &memory{}
+	who, err := tenants.Parse("tenants.yaml", "tenants: [{id: 5, name: a, keys: ["+hashed("key")+"]}]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := open(t, m, who, func(c *Config) { c.CORSOrigins = []string{shop} })
+	at := today()
+	for _, call := range []string{"track", "page", "identify", "group", "alias", "screen"} {
+		body := `{"type":"` + call + `","event":"n3","userId":null,"anonymousId":"a","groupId":"g","traits":{},` +
+			`"properties":{"n":1},"context":{"library":{"name":"@jitsu/js","env":"browser"},"page":` +
+			`{"url":"https://shop.example.com/"}},"timestamp":"` + at + `","sentAt":"` + at + `","messageId":"` + call +
+			`","writeKey":"k***y"}`
+		var got []string
+		for _, path := range []string{"/v1/", "/api/s/", "/api/s/s2s/"} {
+			before := len(m.events)
+			resp, text := d.roundTrip("POST", path+call, body, "Content-Type", "application/json", "X-Write-Key", "key",
+				"Origin", shop)
+			if resp.StatusCode != 200 || len(m.events) != before+1 || m.events[before].Tenant != 5 {
+				t.Fatalf("%s%s: %d %s, %d events; want 200 and one", path, call, resp.StatusCode, text, len(m.events)-before)
+			}
+			got = append(got, show(m.events[before]))
+		}
+		if got[1] != got[0] || got[2] != got[0] {
+			t.Errorf("%s differs from Segment's:\n%s", call, strings.Join(got, "\n"))
+		}
+	}
+	resp, text := d.roundTrip("OPTIONS", "/api/s/track", "", "Origin", shop, "Access-Control-Request-Method", "POST",
+		"Access-Control-Request-Headers", "content-type,x-write-key")
+	if resp.StatusCode != 204 {
+		t.Errorf("preflight: %d %s; want 204", resp.StatusCode, text)
+	}
+	before := len(m.events)
+	resp, text = d.roundTrip("POST", "/api/s/s2s/batch", `{"batch":[{"type":"track","event":"x","userId":"u"},`+
+		`{"type":"page","userId":"u"}]}`, "X-Write-Key", "key")
+	if resp.StatusCode != 200 || len(m.events) != before+2 {
+		t.Errorf("batch: %d %s, %d events; want 200 and two", resp.StatusCode, text, len(m.events)-before)
+	}
+}

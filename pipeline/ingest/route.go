@@ -40,6 +40,12 @@ var routes = func() map[string]route {
 	for path, call := range segmentPaths {
 		m[path] = route{shape: &segment, call: call}
 	}
+	for _, path := range jitsuPaths {
+		for _, call := range []segmentCall{callTrack, callIdentify, callPage, callScreen, callGroup, callAlias} {
+			m[path+string(call)] = route{shape: &segment, call: call}
+		}
+		m[path+"batch"] = route{shape: &segment}
+	}
 	m[segmentStatistics] = route{service: ignores, shape: &segment}
 	for _, path := range posthogPaths {
 		m[path] = route{shape: &posthog}

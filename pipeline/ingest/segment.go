@@ -6,7 +6,7 @@ import (
 	"sluice.example/sluice/internal/jsontext"
 )
 
-// Segment's HTTP API, as @segment/analytics-node 3, @segment/analytics-next 1 and their kin speak it; docs/clients.md
+// Segment's HTTP API, as @segment/analytics-node 3, @segment/analytics-next 1, @jitsu/js 1 and their kin speak it; docs/clients.md
 // has the mapping.
 
 // segmentCall is the type of a call, as it stands in "type".
@@ -30,6 +30,9 @@ var segmentPaths = map[string]segmentCall{
 	"/v1/t": callTrack, "/v1/i": callIdentify, "/v1/p": callPage,
 	"/v1/s": callScreen, "/v1/g": callGroup, "/v1/a": callAlias,
 }
+
+// jitsuPaths stand before the type of a call where @jitsu/js sends it, from pages and from servers.
+var jitsuPaths = []string{"/api/s/", "/api/s/s2s/"}
 
 // segmentStatistics is where the library for browsers reports about itself.
 const segmentStatistics = "/v1/m"
