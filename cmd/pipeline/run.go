@@ -19,6 +19,7 @@ import (
 	"sluice.example/sluice/internal/httpserve"
 	"sluice.example/sluice/internal/memory"
 	"sluice.example/sluice/internal/pgsession"
+	"sluice.example/sluice/internal/stages"
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/operate/books"
 	"sluice.example/sluice/outbox"
@@ -95,7 +96,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 		}
 	}()
 	n.told.Database = cli.StripPassword(db.url)
-	stages, err := n.prepare(starting, db)
+	all, err := n.prepare(starting, db)
 	if err != nil {
 		return startError(ctx, err)
 	}
@@ -111,7 +112,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 		stop()
 	})
 	defer notice()
-	left, err = runStages(work, cfg.drainTimeout, log, stages)
+	left, err = stages.Run(work, cfg.drainTimeout, log, all)
 	patience = max(left, time.Second)
 	return err
 }
@@ -170,7 +171,7 @@ func (n *node) serveAdmin(ctx context.Context) (stop func() error, err error) {
 
 // prepare makes the stages, on a database that is up to date, and opens the door and the books. Nothing runs yet, and
 // the node is ready once it does.
-func (n *node) prepare(ctx context.Context, db *database) ([]stage, error) {
+func (n *node) prepare(ctx context.Context, db *database) ([]stages.Stage, error) {
 	p, err := db.openPools(n.cfg, n.reg)
 	if err != nil {
 		return nil, err
@@ -192,8 +193,8 @@ func (n *node) prepare(ctx context.Context, db *database) ([]stage, error) {
 	n.server = made.server
 	n.ready.started(made.checks(p)...)
 	// The books end last, when nothing is written any more.
-	last := stage{"books", func(ctx context.Context) error { return n.books.Run(ctx, n.log) }}
-	return append(made.stages(door), last), nil
+	last := stages.New("books", func(ctx context.Context) error { return n.books.Run(ctx, n.log) })
+	return append(made.running(door), last), nil
 }
 
 // introduce asks of the database, and writes into it, what has to be there before anything runs. It may be repeated.

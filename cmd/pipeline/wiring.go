@@ -20,6 +20,7 @@ import (
 
 	"sluice.example/sluice/internal/dbclock"
 	"sluice.example/sluice/internal/memory"
+	"sluice.example/sluice/internal/stages"
 	"sluice.example/sluice/internal/tenants"
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/pipeline"
@@ -245,40 +246,42 @@ func decideWith(engine *evaluate.Engine) copyin.DecideFunc {
 	}
 }
 
-// stages lists what has to run, from the socket inwards: the order in which it stops.
-func (p *parts) stages(door net.Listener) []stage {
-	var all []stage
+// running lists what has to run, from the socket inwards: the order in which it stops.
+func (p *parts) running(door net.Listener) []stages.Stage {
+	var all []stages.Stage
 	if p.server != nil {
 		all = append(all,
-			stage{"ingest", func(ctx context.Context) error { return p.server.Serve(ctx, door) }},
-			stage{"memory limit", func(ctx context.Context) error {
+			stages.New("ingest", func(ctx context.Context) error { return p.server.Serve(ctx, door) }),
+			stages.New("memory limit", func(ctx context.Context) error {
 				return memory.Limit(ctx, p.cfg.buffer.MaxBytes+p.cfg.copyin.RecentBytes, p.server.Reading)
-			}},
-			stage{"buffer tuning", func(ctx context.Context) error { return p.buffer.Tune(ctx, p.usage, p.log) }},
-			stage{"buffer", p.buffer.Run})
+			}),
+			stages.New("buffer tuning", func(ctx context.Context) error { return p.buffer.Tune(ctx, p.usage, p.log) }),
+			stages.New("buffer", p.buffer.Run))
 	}
-	all = append(all, stage{"reload", p.reload})
+	all = append(all, stages.New("reload", p.reload))
 	if p.sweeper != nil {
-		all = append(all, stage{"sweep", p.sweeper.Run})
+		all = append(all, stages.New("sweep", p.sweeper.Run))
 	}
 	if p.engine != nil && p.cfg.evaluate.Rules != "" {
-		all = append(all, stage{"rules", func(ctx context.Context) error {
+		all = append(all, stages.New("rules", func(ctx context.Context) error {
 			return p.engine.Watch(ctx, p.cfg.evaluate.Rules, p.loadRules, p.again)
-		}})
+		}))
 	}
 	if p.engine != nil { // also without rules: others may have some in force
-		all = append(all, stage{"rule report", func(ctx context.Context) error { return p.engine.Report(ctx, p.rulesDB) }})
+		all = append(all, stages.New("rule report", func(ctx context.Context) error {
+			return p.engine.Report(ctx, p.rulesDB)
+		}))
 	}
 	var wake func()
 	if p.dispatcher != nil {
-		all = append(all, stage{"deliver", p.dispatcher.Run}, stage{"claim", p.queue.Run})
+		all = append(all, stages.New("deliver", p.dispatcher.Run), stages.New("claim", p.queue.Run))
 		wake = p.dispatcher.Nudge
 	}
-	all = append(all, stage{"notify", func(ctx context.Context) error { return p.notifier.Run(ctx, wake) }})
+	all = append(all, stages.New("notify", func(ctx context.Context) error { return p.notifier.Run(ctx, wake) }))
 	if p.keeper != nil {
-		all = append(all, stage{"retain", p.keeper.Run})
+		all = append(all, stages.New("retain", p.keeper.Run))
 	}
-	all = append(all, stage{"clock", p.clock.Run})
+	all = append(all, stages.New("clock", p.clock.Run))
 	return all
 }
 

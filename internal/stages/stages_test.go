@@ -1,4 +1,4 @@
-package main
+package stages
 
 import (
 	"context"
@@ -17,8 +17,8 @@ func TestStagesStopInOrder(t *testing.T) {
 		var mu sync.Mutex
 		var order []string
 		note := func(s string) { mu.Lock(); order = append(order, s); mu.Unlock() }
-		drains := func(name string, d time.Duration) stage {
-			return stage{name, func(ctx context.Context) error {
+		drains := func(name string, d time.Duration) Stage {
+			return Stage{name, func(ctx context.Context) error {
 				<-ctx.Done()
 				note(name + " told")
 				time.Sleep(d)
@@ -28,9 +28,9 @@ func TestStagesStopInOrder(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Second, cancel)
-		if _, err := runStages(ctx, 10*time.Second, slog.New(slog.DiscardHandler),
-			[]stage{drains("a", time.Second), drains("b", 2*time.Second)}); err != nil {
-			t.Errorf("runStages: %v", err)
+		if _, err := Run(ctx, 10*time.Second, slog.New(slog.DiscardHandler),
+			[]Stage{drains("a", time.Second), drains("b", 2*time.Second)}); err != nil {
+			t.Errorf("Run: %v", err)
 		}
 		if want := []string{"a told", "a ended", "b told", "b ended"}; !slices.Equal(order, want) {
 			t.Errorf("order %q, want %q", order, want)
@@ -42,15 +42,15 @@ func TestStagesStopWhenOneFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
 		drained := false
-		_, err := runStages(t.Context(), 10*time.Second, slog.New(slog.DiscardHandler), []stage{
+		_, err := Run(t.Context(), 10*time.Second, slog.New(slog.DiscardHandler), []Stage{
 			{"a", func(ctx context.Context) error { <-ctx.Done(); drained = true; return nil }},
 			{"b", func(context.Context) error { return broken }},
 		})
 		if !errors.Is(err, broken) || !strings.HasPrefix(err.Error(), "b: ") || !drained {
-			t.Errorf("runStages = %v, other stage drained: %v", err, drained)
+			t.Errorf("Run = %v, other stage drained: %v", err, drained)
 		}
-		_, err = runStages(t.Context(), time.Second, slog.New(slog.DiscardHandler),
-			[]stage{{"c", func(context.Context) error { return nil }}})
+		_, err = Run(t.Context(), time.Second, slog.New(slog.DiscardHandler),
+			[]Stage{{"c", func(context.Context) error { return nil }}})
 		if err == nil {
 			t.Error("a stage that ends by itself has to be a fault")
 		}
@@ -65,7 +65,7 @@ func TestStagesDrainIsBounded(t *testing.T) {
 		start := time.Now()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := runStages(ctx, 8*time.Second, slog.New(slog.DiscardHandler), []stage{
+		_, err := Run(ctx, 8*time.Second, slog.New(slog.DiscardHandler), []Stage{
 			{"hangs", func(context.Context) error { <-release; return nil }},
 			{"waits", func(ctx context.Context) error { <-ctx.Done(); told = time.Since(start); return nil }},
 		})
@@ -77,7 +77,7 @@ func TestStagesDrainIsBounded(t *testing.T) {
 		}
 		if err == nil || !strings.Contains(err.Error(), "hangs: not drained within drain-timeout") ||
 			strings.Contains(err.Error(), "waits") {
-			t.Errorf("runStages = %v", err)
+			t.Errorf("Run = %v", err)
 		}
 	})
 }

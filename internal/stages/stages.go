@@ -1,4 +1,5 @@
-package main
+// Package stages runs the parts of a process and stops them in order, within a bound.
+package stages
 
 import (
 	"context"
@@ -10,23 +11,26 @@ import (
 	"github.com/sourcegraph/conc"
 )
 
-// stage is a part of the process that runs for as long as the process does.
-type stage struct {
-	name string
-	// run blocks; it drains when its context ends and returns nil then.
-	run func(ctx context.Context) error
+// Stage is a part of the process that runs for as long as the process does.
+type Stage struct {
+	Name string
+	// Run blocks; it drains when its context ends and returns nil then.
+	Run func(ctx context.Context) error
 }
 
-// runStages starts the stages and returns when all have ended. When ctx ends, or a stage ends by itself, which is a
+// New makes a stage.
+func New(name string, run func(context.Context) error) Stage { return Stage{name, run} }
+
+// Run starts the stages and returns when all have ended. When ctx ends, or a stage ends by itself, which is a
 // fault, it stops them in the order given: each is told to drain after the one before it has ended.
 //
 // drain bounds the whole stop. So that one stage that hangs leaves the others time, each may hold up the next for half
 // of what is left; it goes on draining while the next does. A stage that has not ended when the time is up is left
 // behind and named in the error; the process has to exit then. left is what was not used of drain.
-func runStages(ctx context.Context, drain time.Duration, log *slog.Logger, stages []stage) (left time.Duration,
+func Run(ctx context.Context, drain time.Duration, log *slog.Logger, stages []Stage) (left time.Duration,
 	err error) {
 	type running struct {
-		stage
+		Stage
 		stop context.CancelFunc
 		done chan struct{}
 		err  error
@@ -38,11 +42,11 @@ func runStages(ctx context.Context, drain time.Duration, log *slog.Logger, stage
 		// Not ended by ctx: the order is ours.
 		sctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		defer cancel()
-		r := &running{stage: s, stop: cancel, done: make(chan struct{})}
+		r := &running{Stage: s, stop: cancel, done: make(chan struct{})}
 		all[i] = r
 		group.Go(func() {
 			defer close(r.done)
-			r.err = r.run(sctx)
+			r.err = r.Run(sctx)
 			first <- r
 		})
 	}
@@ -55,7 +59,7 @@ func runStages(ctx context.Context, drain time.Duration, log *slog.Logger, stage
 		if r.err == nil {
 			r.err = errors.New("ended by itself")
 		}
-		log.Error("a stage failed, stopping", "stage", r.name, "error", r.err)
+		log.Error("a stage failed, stopping", "stage", r.Name, "error", r.err)
 	}
 	start := time.Now()
 	deadline := start.Add(drain)
@@ -70,9 +74,9 @@ func runStages(ctx context.Context, drain time.Duration, log *slog.Logger, stage
 		patience := time.NewTimer(share)
 		select {
 		case <-r.done:
-			log.Info("drained", "stage", r.name, "after", time.Since(start).Round(time.Millisecond))
+			log.Info("drained", "stage", r.Name, "after", time.Since(start).Round(time.Millisecond))
 		case <-patience.C:
-			log.Warn("still draining, going on with the next", "stage", r.name, "after",
+			log.Warn("still draining, going on with the next", "stage", r.Name, "after",
 				time.Since(start).Round(time.Millisecond))
 		}
 		patience.Stop()
@@ -89,10 +93,10 @@ func runStages(ctx context.Context, drain time.Duration, log *slog.Logger, stage
 		select {
 		case <-r.done:
 			if r.err != nil {
-				errs = append(errs, fmt.Errorf("%s: %w", r.name, r.err))
+				errs = append(errs, fmt.Errorf("%s: %w", r.Name, r.err))
 			}
 		default:
-			errs = append(errs, fmt.Errorf("%s: not drained within drain-timeout (%s)", r.name, drain))
+			errs = append(errs, fmt.Errorf("%s: not drained within drain-timeout (%s)", r.Name, drain))
 		}
 	}
 	if !expired {
