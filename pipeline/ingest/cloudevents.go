@@ -84,16 +84,27 @@ func (d *decoder) binary(b []byte, h *fasthttp.RequestHeader) ([]byte, *malforme
 	kind = strings.TrimSpace(kind)
 	switch {
 	case len(b) == 0:
+		d.from.first = len(text) + 1
 	case kind == "" || kind == "application/json" || kind == "text/json" || strings.HasSuffix(kind, "+json"):
 		d.s.Reset(b)
 		if m := d.close(d.s.Value(d.begin(0))); m != nil {
 			return nil, m
 		}
-		b = bytes.TrimPrefix(b, byteOrderMark)
-		text = append(append(append(text, `"data":`...), b...), ',')
+		text = append(text, `"data":`...)
+		data := bytes.TrimPrefix(b, byteOrderMark)
+		d.from = origin{shift: len(b) - len(data) - len(text), first: len(text)}
+		text = append(append(text, data...), ',')
 	case strings.HasPrefix(kind, "text/") && utf8.Valid(b):
-		text = append(jsontext.AppendString(append(text, `"data":`...), string(b)), ',')
+		text = append(text, `"data":`...)
+		first := len(text)
+		d.from.first = first
+		if nul := bytes.IndexByte(b, 0); nul >= 0 { // the only flaw that it can have; it comes after an opening quote
+			d.from.shift = nul - first - len(jsontext.AppendString(nil, string(b[:nul]))) + 1
+		}
+		text = jsontext.AppendString(text, string(b))
+		text = append(text, ',')
 	default:
+		d.from.first = len(text) + len(b)*2 // no flaw is in the data
 		text = append(text, `"data_base64":"`...)
 		text = append(base64.StdEncoding.AppendEncode(text, b), `",`...)
 	}
@@ -134,7 +145,7 @@ func (d *decoder) cloudElement(i int) int {
 	if i >= len(d.s.Text) || d.s.Text[i] != '{' {
 		return d.element(i)
 	}
-	dr := draft{idName: "id", whenName: "time", inside: "$cloudevent"}
+	dr := draft{idName: "id", whenName: "time", inside: "$cloudevent", from: d.from}
 	d.unknown = d.unknown[:0]
 	begin := i
 	var id, source, version string

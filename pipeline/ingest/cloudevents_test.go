@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -82,6 +83,44 @@ func TestCloudEventsBinaryMode(t *testing.T) {
 			if !strings.Contains(got, part) {
 				t.Errorf("%q:\ngot  %s\nwithout %s", tt.body, got, part)
 			}
+		}
+	}
+}
+
+// TestOffsetsOfBinaryMode count from the first byte of the body, which holds the data alone. What is wrong with a header
+// has none.
+func TestOffsetsOfBinaryMode(t *testing.T) {
+	const none = "-"
+	for _, tt := range []struct {
+		media, body, at string
+		more            []string
+	}{
+		{"application/json", `{"a":[1,"\u0000"]}`, `\u0000`, nil},
+		{"application/json", "\xef\xbb\xbf " + `{"a":[1,"\u0000"]}`, `\u0000`, nil},
+		{"application/json", `"\ud800"`, `\ud800`, nil},
+		{"text/plain", "a\n\"\\u0000 \x00 b", "\x00", nil},
+		{"text/plain", "\x00", "\x00", nil},
+		{"application/json", `{"a":1}`, none, []string{"ce-subject", "a%00"}},
+		{"text/plain", `a`, none, []string{"ce-subject", "a%00"}},
+		{"image/png", "\x00\x01", none, []string{"ce-subject", "a%00"}},
+		{"", "", none, []string{"ce-subject", "a%00"}},
+	} {
+		headers := append([]string{"ce-specversion", "1.0", "ce-type", "t", "ce-source", "/s", "ce-id", "1"}, tt.more...)
+		if tt.media != "" {
+			headers = append(headers, "Content-Type", tt.media)
+		}
+		d, _ := shaped(t, &cloudevents, "", tt.body, headers...)
+		if len(d.rejected) != 1 {
+			t.Errorf("%q: rejected %+v; want one", tt.body, d.rejected)
+			continue
+		}
+		reason := d.rejected[0].reason
+		if tt.at == none {
+			if strings.Contains(reason, "at byte") {
+				t.Errorf("%q, %v: %q; want no byte of the body", tt.body, tt.more, reason)
+			}
+		} else if want := fmt.Sprintf("at byte %d of the body", strings.Index(tt.body, tt.at)); !strings.Contains(reason, want) {
+			t.Errorf("%q: %q; want %q", tt.body, reason, want)
 		}
 	}
 }

@@ -33,6 +33,8 @@ type decoder struct {
 	sent  []byte
 	// copied is how many bytes of what stands beside the events were copied into them.
 	copied int
+	// from is where the scanned text stands in the body.
+	from origin
 	// passed is how far an event was decoded, and its text perhaps changed, that turned out not to be JSON.
 	passed int
 
@@ -48,6 +50,18 @@ type rejection struct {
 	field, reason string
 	// cause is the reason in one word, for the metric.
 	cause string
+}
+
+// origin is where a text that is scanned stands in the body, which it is where both are 0: byte i of the text is byte
+// i+shift of the body, and what lies before byte first is from elsewhere.
+type origin struct{ shift, first int }
+
+// at says where byte i of the text is.
+func (o origin) at(i int) string {
+	if i < o.first {
+		return ""
+	}
+	return fmt.Sprintf(", at byte %d of the body", i+o.shift)
 }
 
 // malformed is why a whole body can't be used.
@@ -69,6 +83,7 @@ func (d *decoder) reset(cfg *Config, tenant int32, now time.Time) {
 	clear(d.rejected)
 	d.rejected = d.rejected[:0]
 	d.moved, d.key, d.keyed, d.sent, d.copied, d.passed = nil, "", false, nil, 0, 0
+	d.from = origin{}
 }
 
 // drop lets go of the body.
@@ -191,7 +206,7 @@ func (d *decoder) tooMany(at int) *malformed {
 
 // broken rejects a line or an element that is not JSON.
 func (d *decoder) broken(what string) {
-	d.reject("", fmt.Sprintf("the %s is not JSON: at byte %d of the body, %s", what, d.s.FaultAt, d.s.Fault),
+	d.reject("", fmt.Sprintf("the %s is not JSON: at byte %d of the body, %s", what, d.s.FaultAt+d.from.shift, d.s.Fault),
 		causeMalformed)
 	d.s.Fault = ""
 }

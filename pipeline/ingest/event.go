@@ -62,7 +62,7 @@ func field(name []byte) (which, most int) {
 // nothing else.
 func (d *decoder) event(i int, whole bool) (end int, m *malformed) {
 	d.unknown, d.names = d.unknown[:0], d.names[:0]
-	dr := draft{idName: "event_id", whenName: "occurred_at"}
+	dr := draft{idName: "event_id", whenName: "occurred_at", from: d.from}
 	var seen uint
 	var other []byte // the head of the first member that may not stand beside "events"
 	otherAt, envelope := 0, false

@@ -66,6 +66,7 @@ type draft struct {
 	id, when         []byte
 	idName, whenName string
 	bad              rejection
+	from             origin
 	// The member that the time was in, as it was sent.
 	whenHead, whenRaw []byte
 	// loose: the time may be written as the SDKs of that system do.
@@ -92,7 +93,7 @@ func (dr *draft) flawed(m *jsontext.Member) {
 	if m.NameFlaw != jsontext.FlawNone {
 		f, what = m.NameFlaw, "the name of the field "
 	}
-	dr.reject(cut(m.Name()), fmt.Sprintf("%s%s, at byte %d of the body", what, flawReason(f), m.FlawAt), flawCause(f))
+	dr.reject(cut(m.Name()), what+flawReason(f)+dr.from.at(m.FlawAt), flawCause(f))
 }
 
 // check rejects what can't be stored, and reports whether the member has a value at all.

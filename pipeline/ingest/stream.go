@@ -56,6 +56,7 @@ type stream struct {
 
 	// The side of Read.
 	chunk    []byte
+	offset   int  // of the chunk's first byte in the stream
 	skipping bool // the rest of a line that is too long
 	total    tally
 	out      []byte
@@ -278,6 +279,8 @@ func (st *stream) next() {
 			return
 		}
 		d.reset(&st.s.cfg, st.tenant, time.Now())
+		d.from.shift = st.offset
+		st.offset += len(st.chunk) - len(rest)
 		if st.skipping {
 			d.reject("", fmt.Sprintf("the line is longer than %d bytes (ingest.max-event-bytes)",
 				st.s.cfg.MaxEventBytes), causeTooLong)
@@ -314,6 +317,7 @@ func (st *stream) lines() (lines, rest []byte, last bool, err error) {
 		if end := nthLine(st.chunk, st.s.cfg.MaxEvents); end > 0 {
 			if skipped { // up to here it belongs to the line that was rejected already
 				end = bytes.IndexByte(st.chunk, '\n') + 1
+				st.offset += end
 				st.chunk = st.chunk[:copy(st.chunk, st.chunk[end:])]
 				skipped = false
 				continue
@@ -321,6 +325,7 @@ func (st *stream) lines() (lines, rest []byte, last bool, err error) {
 			return st.chunk[:end], st.chunk[end:], false, nil
 		}
 		if skipped {
+			st.offset += len(st.chunk)
 			st.chunk = st.chunk[:0]
 		} else if len(st.chunk) > st.s.cfg.MaxEventBytes {
 			st.skipping = true

@@ -184,6 +184,42 @@ func TestStreamOfManyEvents(t *testing.T) {
 	}
 }
 
+// TestOffsetsOfAStream count from its first byte, whatever was answered before.
+func TestOffsetsOfAStream(t *testing.T) {
+	good := `{"event_name":"x"}` + "\n"
+	d := open(t, &memory{}, tenants.Set{}, func(c *Config) { c.MaxEvents, c.MaxEventBytes = 10, 1000 })
+	k := d.stream(t)
+	sent := 0
+	expect := func(text, at string) {
+		t.Helper()
+		k.send(text)
+		want := fmt.Sprintf("at byte %d of the body", sent+strings.Index(text, at))
+		sent += len(text)
+		if l := k.read(); len(l.Events) != 1 || !strings.Contains(l.Events[0].Reason, want) {
+			t.Errorf("%q: %+v; want %q", text, l.Events, want)
+		}
+	}
+	expect(`{"event_name":NaN}`+"\n", "NaN")
+	expect(`{"event_name":"x","properties":{"a":"\u0000"}}`+"\n", `\u0000`)
+	text := strings.Repeat(good, 25)
+	k.send(text)
+	for before := k.next; k.next < before+25; {
+		k.read()
+	}
+	sent += len(text)
+	expect(" \n"+good+`{"event_name":NaN}`+"\n", "NaN")
+	// After a line that is skipped.
+	long := `{"event_name":"` + strings.Repeat("x", 70_000) + `"}` + "\n"
+	k.send(long)
+	k.read()
+	sent += len(long)
+	expect(`{"event_name":NaN}`+"\n", "NaN")
+	k.body.Close()
+	if _, last := k.rest(); !last.Done {
+		t.Errorf("last line %+v", last)
+	}
+}
+
 // TestStreamIsNotReadWhileNothingIsWritten: a stream that the database does not keep up with waits at the client.
 func TestStreamIsNotReadWhileNothingIsWritten(t *testing.T) {
 	m := &memory{hold: make(chan struct{}), inside: make(chan struct{}, 1_000_000)}
