@@ -143,7 +143,7 @@ func checkRules(ctx context.Context, cfg *config, file, against string, known ru
 			fmt.Fprintln(out, r.Message)
 		}
 	}
-	warnings := append(slices.Clone(set.Warnings()), lintVolume(ctx, cfg, set, out)...)
+	warnings := append(slices.Clone(set.Warnings()), lintStored(ctx, cfg, set, out)...)
 	for _, w := range warnings {
 		fmt.Fprintf(out, "%s (warning)\n", w)
 	}
@@ -156,8 +156,8 @@ func checkRules(ctx context.Context, cfg *config, file, against string, known ru
 	return nil
 }
 
-// lintVolume asks the database, where one is at hand, whether enough happens for the rate rules.
-func lintVolume(ctx context.Context, cfg *config, set *rules.Set, out io.Writer) yamlfile.Faults {
+// lintStored asks the database, where one is at hand, whether enough happens for the rate rules, and soon enough.
+func lintStored(ctx context.Context, cfg *config, set *rules.Set, out io.Writer) yamlfile.Faults {
 	if cfg.databaseURL == "" {
 		if _, err := runningPostgres(cfg.dataDir); err != nil {
 			return nil
@@ -170,11 +170,11 @@ func lintVolume(ctx context.Context, cfg *config, set *rules.Set, out io.Writer)
 	defer cancel()
 	var found yamlfile.Faults
 	err := withDatabase(ctx, cfg, func(conn *pgx.Conn) (err error) {
-		found, err = evaluate.LintVolume(ctx, conn, set)
+		found, err = evaluate.LintStored(ctx, conn, set)
 		return err
 	})
 	if err != nil {
-		fmt.Fprintf(out, "skipped the volume check of rate rules: %v\n", err)
+		fmt.Fprintf(out, "skipped the check of rate rules against stored events: %v\n", err)
 	}
 	return found
 }

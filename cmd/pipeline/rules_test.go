@@ -210,5 +210,5 @@ func TestRulesCheckVolume(t *testing.T) {
 	}
 	check("ok: 4 rules, 5 tests passed, 0 warnings")
 	check(`rules[conversion-drop].minimum: reached by 0 of `, "--database-url", url)
-	check("skipped the volume check", "--database-url", "postgres://nobody@127.0.0.1:1/x")
+	check("skipped the check of rate rules against stored events", "--database-url", "postgres://nobody@127.0.0.1:1/x")
 }

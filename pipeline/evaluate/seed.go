@@ -169,13 +169,9 @@ func (s *Sweeper) seedOne(ctx context.Context, set *rules.Set, r *rules.Rule) (s
 }
 
 // fetchStored reads the next part of the cursor.
-func fetchStored(ctx context.Context, tx pgx.Tx) ([]pipeline.Event, error) {
-	rows, err := tx.Query(ctx, "fetch 2000 from seed")
-	if err != nil {
-		return nil, err
-	}
+func fetchStored(ctx context.Context, tx pgx.Tx) (events []pipeline.Event, err error) {
+	rows, _ := tx.Query(ctx, "fetch 2000 from seed") // rows have the error
 	var e pipeline.EventRow
-	var events []pipeline.Event
 	_, err = pgx.ForEachRow(rows, e.Fields(), func() error {
 		ev, _ := e.Event()
 		events = append(events, ev)

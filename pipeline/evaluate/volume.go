@@ -3,10 +3,12 @@ package evaluate
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"sluice.example/sluice/internal/yamlfile"
+	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/rules"
 )
 
@@ -32,30 +34,47 @@ from win cross join (select coalesce(sum(x) / nullif(sum(n), 0), 0) as p from wi
 // fewWindows is how many windows have to be counted before their volume means anything: a day's.
 const fewWindows = 24
 
-// LintVolume warns of rate rules whose minimum is rarely reached by what is counted in the database, if anything is.
-func LintVolume(ctx context.Context, conn *pgx.Conn, set *rules.Set) (yamlfile.Faults, error) {
-	var found yamlfile.Faults
+// latenessSQL reads up to 5,000 of the events that a rule may count, from anywhere in some 64 MiB of a week's. What was
+// on its way for a day was imported, or is nothing to wait for.
+const latenessSQL = `
+select ` + pipeline.EventColumns + ` from events tablesample system ((
+	select least(100, 100 * 67108864.0 / nullif(sum(pg_relation_size(c.oid)), 0))
+	from pg_inherits join pg_class c on c.oid = inhrelid where inhparent = 'events'::regclass
+	and relname >= to_char($1::timestamptz at time zone 'UTC', '"events_"YYYYMMDD')))
+where occurred_at >= $1 and received_at < occurred_at + interval '1 day'
+	and ($2::text[] is null or event_name = any($2)) order by random() limit 5000`
+
+// LintStored warns of rate rules whose settle is too short for the stored events, or whose minimum is rarely reached
+// by what is counted in the database, if anything is. With an error it returns what it has found until then.
+func LintStored(ctx context.Context, conn *pgx.Conn, set *rules.Set) (found yamlfile.Faults, err error) {
+	var e pipeline.EventRow
 	for _, r := range set.Rates() {
 		a := r.Rate
-		leastN, leastX := a.Floor()
-		if leastN == 0 && leastX == 0 {
-			continue
+		var late []time.Duration
+		rows, _ := conn.Query(ctx, latenessSQL, pgx.QueryExecModeExec, a.Recent(time.Now()), a.Names)
+		_, err = pgx.ForEachRow(rows, e.Fields(), func() error {
+			ev, _ := e.Event()
+			late = set.AppendLateness(late, r, ev)
+			return nil
+		})
+		if err != nil {
+			return found, fmt.Errorf("evaluate: lateness of %s: %w", r.Name, err)
 		}
+		found = append(found, a.SettlesEarly(late)...)
+		leastN, leastX := a.Floor()
 		var windows, reached int
 		var n, x float64
-		err := conn.QueryRow(ctx, volumeSQL, a.Metric, a.Window, a.Settle, a.Ratio, leastN, leastX).
+		err = conn.QueryRow(ctx, volumeSQL, a.Metric, a.Window, a.Settle, a.Ratio, leastN, leastX).
 			Scan(&windows, &reached, &n, &x)
 		if err != nil {
-			return nil, fmt.Errorf("evaluate: volume of %s: %w", r.Name, err)
+			return found, fmt.Errorf("evaluate: volume of %s: %w", r.Name, err)
 		}
-		if windows < fewWindows || reached*2 >= windows {
-			continue
+		if windows >= fewWindows && reached*2 < windows { // never so where nothing has to be reached
+			warning := a.MinimumPlace
+			warning.Message = fmt.Sprintf("reached by %d of %d windows of the last 7 days, so the rule would mostly be "+
+				"unknown. %s", reached, windows, a.TooFew(n, x))
+			found = append(found, warning)
 		}
-		warning := a.MinimumPlace
-		warning.Message = fmt.Sprintf("reached by %d of %d windows of the last 7 days, so the rule would mostly be "+
-			"unknown. %s",
-			reached, windows, a.TooFew(n, x))
-		found = append(found, warning)
 	}
 	return found, nil
 }

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -28,6 +29,8 @@ type Rate struct {
 	// stand, or would stand.
 	MinDenominator, MinExpected float64
 	MinimumPlace                yamlfile.Fault
+	// settlePlace is where Settle stands, or would stand.
+	settlePlace yamlfile.Fault
 	// Inhibitors are the metrics of rules that, while they fire, keep this one from firing.
 	Inhibitors []string
 
@@ -106,12 +109,11 @@ type Counts [4]int64
 // Rollup adds what is counted to sums, by minute.
 func Rollup(sums map[Minute]Counts, all []Count) {
 	for _, c := range all {
-		at := effective(c.Event)
 		i := 0
 		if c.Role == Numerator {
 			i = 1
 		}
-		if c.Event.ReceivedAt.Sub(at) > c.Rule.Rate.Settle {
+		if c.Event.LateBy() > c.Rule.Rate.Settle {
 			i += 2
 		}
 		m := Minute{c.Rule.Rate.Metric, c.Event.Tenant, c.Minute()}
@@ -119,6 +121,46 @@ func Rollup(sums map[Minute]Counts, all []Count) {
 		sum[i]++
 		sums[m] = sum
 	}
+}
+
+// Recent is the beginning of what events have to tell about how late they arrive now: a week, or the baseline if that
+// is shorter.
+func (a *Rate) Recent(now time.Time) time.Time {
+	oldest, week := a.Oldest(now), now.Add(-7*24*time.Hour)
+	if oldest.Before(week) {
+		return week
+	}
+	return oldest
+}
+
+// AppendLateness appends how late a stored event arrived, if the rule counts it.
+func (s *Set) AppendLateness(late []time.Duration, r *Rule, ev pipeline.Event) []time.Duration {
+	for _, c := range s.Revisit(r, []pipeline.Event{ev}).Counts {
+		late = append(late, c.Event.LateBy())
+	}
+	return late
+}
+
+// fewLate is how many events have to be known before the slowest hundredth of them means anything.
+const fewLate = 100
+
+// SettlesEarly warns if a hundredth of the events that the rule counted arrived after their window was judged, which
+// then looked like a drop. It sorts late, which is how late each of them arrived.
+func (a *Rate) SettlesEarly(late []time.Duration) yamlfile.Faults {
+	if len(late) < fewLate {
+		return nil
+	}
+	slices.Sort(late)
+	p99 := late[(len(late)*99+99)/100-1]
+	if p99 <= a.Settle {
+		return nil
+	}
+	enough := (p99 + time.Minute - 1).Truncate(time.Minute)
+	warning := a.settlePlace
+	warning.Message = fmt.Sprintf("windows are judged %s after their end, but of the stored events of the last days "+
+		"that the rule counts, 1 in 100 arrives %s late or later (p99), which would look like a drop: set settle: %s",
+		duration.Format(a.Settle), duration.Format(p99.Round(time.Second)), duration.Format(enough))
+	return yamlfile.Faults{warning}
 }
 
 // rateRule reads what only rate rules have.
@@ -135,6 +177,11 @@ func (l *loader) rateRule(r *Rule, c *yamlfile.Section) {
 	a.Window = minutes("window", time.Hour, time.Minute)
 	a.Every = minutes("every", 5*time.Minute, time.Minute)
 	a.Settle = minutes("settle", 5*time.Minute, 0)
+	place := c.Node()
+	if n := c.Get("settle"); n != nil {
+		place = n
+	}
+	a.settlePlace = yamlfile.Fault{File: l.src.Name, Line: place.Line, Column: place.Column, Where: c.At("settle")}
 	a.repeat = c.Duration("repeat", 0, time.Minute, maxDuration)
 	c.OneOf("no_data", "unknown")
 	c.String("severity")
