@@ -66,9 +66,7 @@ func describe(err error) string {
 // clean makes an error fit for last_error: at most 1,000 bytes of UTF-8, no NUL, none of the secrets, which a receiver
 // may have repeated in its answer.
 func clean(reason string, secrets []string) string {
-	for _, s := range secrets {
-		reason = strings.ReplaceAll(reason, s, "***")
-	}
+	reason = hide(reason, secrets)
 	reason = strings.ReplaceAll(strings.ToValidUTF8(reason, "\uFFFD"), "\x00", "\uFFFD")
 	const most = 1000
 	if len(reason) <= most {

@@ -2,7 +2,9 @@ package deliver
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -91,7 +93,7 @@ func TestCleanError(t *testing.T) {
 		strings.Contains(got, "s3cret") {
 		t.Errorf("clean gave %d bytes: %q", len(got), got)
 	}
-	if got := excerpt([]byte("line\r\nline\x00\xff" + strings.Repeat("x", 1<<20))); len(got) > 230 ||
+	if got := excerpt([]byte("line\r\nline\x00\xff" + strings.Repeat("x", 1<<20)), nil); len(got) > 230 ||
 		!utf8.ValidString(got) || strings.ContainsAny(got, "\r\n\x00") {
 		t.Errorf("excerpt gave %d bytes: %q", len(got), got)
 	}
@@ -123,6 +125,31 @@ func TestWhatAnAnswerShows(t *testing.T) {
 	} {
 		if got := c.answer.shows(c.pause); got != c.want {
 			t.Errorf("HTTP %d, %v, with a pause of %s shows %d; want %d", c.answer.status, c.answer.err, c.pause, got, c.want)
+		}
+	}
+}
+
+// TestSecretsInAnswersAreHidden: a receiver repeats what it was sent, in part, decoded, or where the text is cut.
+func TestSecretsInAnswersAreHidden(t *testing.T) {
+	var answer string
+	url := receiver(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(400)
+		fmt.Fprint(w, answer)
+	})
+	const token, pair = "t0ken-0123456789-abcdef", "YXBwOmh1bnRlcjItaHVudGVy" // app:hunter2-hunter
+	d, s := openSink(t, hook("crm", url, "headers_env: {Authorization: AUTH, X-Basic: BASIC}"), "AUTH", "Bearer "+token,
+		"BASIC", "Basic "+pair)
+	for _, answer = range []string{
+		"bad token " + token, "bad header Bearer " + token, "no user app:hunter2-hunter", "wrong password hunter2-hunter",
+		"basic " + pair, strings.Repeat("x", 190) + token, strings.Repeat("x", 180) + " " + token + token,
+		"secret " + strings.TrimPrefix(testSecret, "whsec_"),
+	} {
+		_, reason := classify(d, 1, deliverOne(s, lease(`{}`)))
+		reason = clean(reason, d.secrets)
+		for _, part := range []string{"t0ken", "hunter2", "YXBwOm", "MfKQ9"} {
+			if strings.Contains(reason, part) || !strings.HasPrefix(reason, "HTTP 400") {
+				t.Errorf("answered %q, stored %q", answer, reason)
+			}
 		}
 	}
 }

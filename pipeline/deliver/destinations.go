@@ -174,6 +174,7 @@ func readDestination(f *yamlfile.File, n *yaml.Node, lookupEnv func(string) (str
 		if names = append(names, k.name); k.name == d.Type {
 			k.read(r)
 			r.Close()
+			d.secrets = withParts(d.secrets)
 			return d
 		}
 	}

@@ -67,6 +67,7 @@ const maxAnswer = 64 << 10
 type poster struct {
 	client   *client
 	headers  [][2]string
+	secrets  []string
 	envelope envelope.Kind
 	tenants  envelope.Tenants
 	// requests lack nothing but the message.
@@ -76,7 +77,7 @@ type poster struct {
 // newPoster makes a poster to the destination's server, for a target: path and query, sent byte for byte.
 func newPoster(d *Destination, g guard, target string) *poster {
 	e := d.web.endpoint
-	p := &poster{headers: d.web.headers, envelope: d.envelope, tenants: d.tenants}
+	p := &poster{headers: d.web.headers, secrets: d.secrets, envelope: d.envelope, tenants: d.tenants}
 	p.client = &client{dialer: newDialer(g, d.web.allowPrivate), addr: e.addr}
 	if e.tls {
 		p.client.tls = d.web.tls.Clone()
@@ -133,10 +134,10 @@ func (p *poster) post(lease *pipeline.Lease, body []byte, deadline time.Time, fi
 	}
 	a := answer{status: status}
 	if status < 200 || status > 299 {
-		a.body = excerpt(resp.Body())
+		a.body = excerpt(resp.Body(), p.secrets)
 		a.retryAfter = string(resp.Header.Peek("Retry-After"))
 		if status < 400 {
-			a.location = excerpt(resp.Header.Peek("Location"))
+			a.location = excerpt(resp.Header.Peek("Location"), p.secrets)
 		}
 	}
 	if look != nil {
@@ -149,9 +150,11 @@ func (p *poster) abort() { p.client.dialer.closeAll() }
 
 func (p *poster) close() { p.client.close() }
 
-// excerpt is the start of an answer as one line of text.
-func excerpt(b []byte) string {
+// excerpt is the start of an answer as one line of text. The whole answer is rid of the secrets first: a secret that the
+// cut goes through would leave its head.
+func excerpt(b []byte, secrets []string) string {
 	const most = 200
+	b = []byte(hide(string(b), secrets))
 	cut := len(b) > most
 	if cut {
 		b = b[:most]

@@ -3,7 +3,9 @@ package deliver
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -79,4 +81,38 @@ func (r *reader) tls() *tls.Config {
 		}
 	}
 	return config
+}
+
+// hide puts *** in the place of every secret, of which the longer ones come first.
+func hide(text string, secrets []string) string {
+	for _, s := range secrets {
+		text = strings.ReplaceAll(text, s, "***")
+	}
+	return text
+}
+
+// leastSecret is how many bytes a part of a secret has at least: shorter ones are words that answers hold anyway. A guess.
+const leastSecret = 6
+
+// withParts adds what a receiver may repeat of a secret: the token behind a scheme ("Bearer TOKEN"), the name and
+// password that "Basic" encodes and the password alone, and a signing secret without its prefix. The longest comes first.
+func withParts(secrets []string) []string {
+	all := slices.Clone(secrets)
+	for _, s := range secrets {
+		for _, part := range strings.Fields(s)[1:] {
+			all = append(all, part)
+			if decoded, err := base64.StdEncoding.DecodeString(part); err == nil && strings.HasPrefix(s, "Basic ") {
+				_, password, _ := strings.Cut(string(decoded), ":")
+				all = append(all, string(decoded), password)
+			}
+		}
+		if prefix, rest, ok := strings.Cut(s, "_"); ok && strings.HasPrefix(prefix, "wh") {
+			all = append(all, rest)
+		}
+	}
+	all = slices.DeleteFunc(all, func(s string) bool {
+		return s == "" || len(s) < leastSecret && !slices.Contains(secrets, s)
+	})
+	slices.SortStableFunc(all, func(a, b string) int { return len(b) - len(a) })
+	return slices.Compact(all)
 }
