@@ -93,7 +93,7 @@ func TestCleanError(t *testing.T) {
 		strings.Contains(got, "s3cret") {
 		t.Errorf("clean gave %d bytes: %q", len(got), got)
 	}
-	if got := excerpt([]byte("line\r\nline\x00\xff" + strings.Repeat("x", 1<<20)), nil); len(got) > 230 ||
+	if got := excerpt([]byte("line\r\nline\x00\xff"+strings.Repeat("x", 1<<20)), nil); len(got) > 230 ||
 		!utf8.ValidString(got) || strings.ContainsAny(got, "\r\n\x00") {
 		t.Errorf("excerpt gave %d bytes: %q", len(got), got)
 	}

@@ -87,8 +87,8 @@ func TestCloudEventsBinaryMode(t *testing.T) {
 	}
 }
 
-// TestOffsetsOfBinaryMode count from the first byte of the body, which holds the data alone. What is wrong with a header
-// has none.
+// TestOffsetsOfBinaryMode count from the first byte of the body, which holds the data alone. What is wrong with a
+// header has none.
 func TestOffsetsOfBinaryMode(t *testing.T) {
 	const none = "-"
 	for _, tt := range []struct {
@@ -119,7 +119,9 @@ func TestOffsetsOfBinaryMode(t *testing.T) {
 			if strings.Contains(reason, "at byte") {
 				t.Errorf("%q, %v: %q; want no byte of the body", tt.body, tt.more, reason)
 			}
-		} else if want := fmt.Sprintf("at byte %d of the body", strings.Index(tt.body, tt.at)); !strings.Contains(reason, want) {
+			continue
+		}
+		if want := fmt.Sprintf("at byte %d of the body", strings.Index(tt.body, tt.at)); !strings.Contains(reason, want) {
 			t.Errorf("%q: %q; want %q", tt.body, reason, want)
 		}
 	}

@@ -246,6 +246,9 @@ func (d *decoder) finish(dr *draft, size int) {
 // gather puts the event's properties together. What they are once PostgreSQL prints them counts against the bound as
 // well: 1e399 has five bytes, and 400 whenever it is read. Half of what was sent is what colons and commas may add.
 func (d *decoder) gather(dr *draft, size int) {
+	if dr.inside != "" {
+		d.yield(dr)
+	}
 	dr.e.Properties = dr.properties
 	if n := len(d.unknown); n > 0 {
 		if dr.inside != "" {

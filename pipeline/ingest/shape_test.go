@@ -119,6 +119,34 @@ func TestSegmentMapping(t *testing.T) {
 	}
 }
 
+// TestAdaptersObjectIsTheirs: what a client calls by its name, escaped or not, is kept inside it, never in its place.
+func TestAdaptersObjectIsTheirs(t *testing.T) {
+	for _, tt := range []struct {
+		shape      *shape
+		call       segmentCall
+		text, want string
+	}{
+		{&segment, "track",
+			`{"event":"x","userId":"u","channel":"c","properties":{"a":1,"$segment":{"channel":"no"},"b":2}}`,
+			`{"$segment":{"channel":"c","$segment":{"channel":"no"}},"a":1,"b":2}`},
+		{&segment, "track", `{"event":"x","userId":"u","properties":{"\u0024segment":5}}`,
+			`{"$segment":{"\u0024segment":5}}`},
+		{&segment, "identify", `{"userId":"u","traits":{"$segment":1,"$segment":2}}`,
+			`{"$segment":{"$segment":1,"$segment":2}}`},
+		{&segment, "track", `{"event":"x","userId":"u","properties":{"a":{"$segment":5},"b":"$segment \u0024"}}`,
+			`{"a":{"$segment":5},"b":"$segment \u0024"}`},
+		{&posthog, "", `{"event":"x","distinct_id":"u","$set":{},"properties":{"$posthog":5, "$segment":6}}`,
+			`{"$posthog":{"$set":{},"$posthog":5},"$segment":6}`},
+		{&cloudevents, "", `{"specversion":"1.0","type":"x","source":"/s","id":"1","data":{"$cloudevent":{"source":"no"}}}`,
+			`{"$cloudevent":{"specversion":"1.0","source":"/s","id":"1","$cloudevent":{"source":"no"}}}`},
+	} {
+		_, events := shaped(t, tt.shape, tt.call, tt.text, "Content-Type", "application/cloudevents+json")
+		if len(events) != 1 || string(events[0].Properties) != tt.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", tt.text, append(events, pipeline.Event{})[0].Properties, tt.want)
+		}
+	}
+}
+
 func TestSegmentRejections(t *testing.T) {
 	for _, tt := range []struct{ text, field, reason string }{
 		{`{"type":"track","userId":"u"}`, "event", "required"},

@@ -50,6 +50,26 @@ func (d *decoder) putBy(head, raw []byte) {
 	d.unknown = append(append(append(d.unknown, head...), raw...), ',')
 }
 
+// yield moves what a client calls by the name of the adapter's own object into that object, so that it neither replaces
+// it nor is taken for it.
+func (d *decoder) yield(dr *draft) {
+	p, name := dr.properties, dr.inside
+	// A name can hide in an escape.
+	if !bytes.Contains(p, []byte(name)) && !bytes.Contains(p, []byte(`\u`)) || search(p, [8]string{name})[0] == nil {
+		return
+	}
+	rest := []byte{'{'}
+	s := jsontext.Scanner{Text: p, MaxDepth: 1 << 30}
+	for members := s.Members(0); members.Next(); {
+		if m := &members.Member; string(m.Name()) == name {
+			d.putBy(m.Head(), m.Raw())
+		} else {
+			rest = append(append(append(rest, m.Head()...), m.Raw()...), ',')
+		}
+	}
+	dr.properties = append(bytes.TrimSuffix(rest, []byte(",")), '}')
+}
+
 // merge puts the fields that keep put by before the members of properties, so that of two with one name the one in
 // properties, being the last, is what jsonb keeps. No value is written anew, so numbers keep their digits.
 func (d *decoder) merge(properties []byte) []byte {
