@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib"
 
@@ -150,6 +151,41 @@ func TestEnqueueRepeatedKeys(t *testing.T) {
 	}
 	one(t, pool, "a b c d", `select string_agg(dedupe_key, ' ' order by dedupe_key) from outbox where tenant_id = 1
 		and length(dedupe_key) = 1`)
+}
+
+// TestEnqueueUnderRepeatableRead: a key that was committed after the transaction's snapshot is a serialization failure,
+// and the transaction that is repeated finds the duplicate.
+func TestEnqueueUnderRepeatableRead(t *testing.T) {
+	pool, ctx := shop(t), t.Context()
+	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
+		key := "placed-" + string(level)
+		tries, receipts := 0, []outbox.Receipt(nil)
+		for {
+			tries++
+			err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) (err error) {
+				if _, err := tx.Exec(ctx, `select count(*) from outbox`); err != nil { // takes the snapshot
+					return err
+				}
+				if tries == 1 {
+					if _, err := enqueued(ctx, pool, placed(key)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				receipts, err = outbox.Enqueue(ctx, tx, placed(key))
+				return err
+			})
+			if err == nil {
+				break
+			}
+			var refused *pgconn.PgError
+			if !errors.As(err, &refused) || refused.Code != "40001" || tries > 1 {
+				t.Fatalf("%s, try %d: %v; want 40001 once", level, tries, err)
+			}
+		}
+		if tries != 2 || duplicates(receipts) != 1 {
+			t.Errorf("%s: %d tries, %+v; want a duplicate at the second", level, tries, receipts)
+		}
+	}
 }
 
 func TestEnqueueKeyCanBeUsedAgainAfterItsTime(t *testing.T) {
