@@ -70,3 +70,31 @@ func zst(text string) string {
 	}
 	return string(w.EncodeAll([]byte(text), nil))
 }
+
+// TestKeyIsLookedForInTextAlone: zstd leaves some text as it was, and whether a key was found in that depended on the
+// buffer.
+func TestKeyIsLookedForInTextAlone(t *testing.T) {
+	raw := zst(strings.Repeat("a", 3*unknownBytes) + `"writeKey":"KEY_A"`)
+	if !strings.Contains(raw, `"writeKey":"KEY_A"`) {
+		t.Fatal("the key is not in the compressed text as it was")
+	}
+	r, err := NewReader(Config{MaxBodyBytes: 8 << 20, MaxDecodedBytes: 16 << 20, MaxReadingBytes: 256 << 20},
+		testMetrics())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.bodies.Put(&Body{raw: make([]byte, 0, len(raw))}) // so that it is full once all has come
+	var ctx fasthttp.RequestCtx
+	ctx.Request.SetBodyStream(strings.NewReader(raw), len(raw))
+	ctx.Request.Header.SetContentLength(len(raw))
+	ctx.Request.Header.SetContentEncoding("zstd")
+	_, failed := r.Read(&ctx, r.Unknown(), func(part []byte) *Share {
+		if FindKey(part) != nil {
+			return r.Tenant(1)
+		}
+		return nil
+	})
+	if failed == nil || failed.Status != 413 {
+		t.Errorf("%+v; want 413, since no key stands in the first part of the text", failed)
+	}
+}
