@@ -11,8 +11,8 @@ import (
 	"sluice.example/sluice/operate/importer"
 )
 
-const importAbout = `Sends newline-delimited JSON, one event a line, to a running pipeline. It may be compressed with gzip.
-Memory stays constant however long the input is.
+const importAbout = `Sends newline-delimited JSON, one event a line, to a running pipeline. It may be compressed with
+gzip. Memory stays constant however long the input is.
 
 FILE is resumable: how far it was acknowledged is kept beside it, in FILE.import, and the same command goes on
 from there. "-" reads standard input, which can't be resumed. An event without event_id gets one derived from

@@ -248,8 +248,8 @@ func (l *ledger) saveLocked() error {
 	return os.Rename(l.path+".new", l.path)
 }
 
-// close saves the checkpoint. Where all of the input that r has read is acknowledged, that holds for its last empty lines
-// too.
+// close saves the checkpoint. Where all of the input that r has read is acknowledged, that holds for its last empty
+// lines too.
 func (l *ledger) close(complete bool, r *lineReader) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

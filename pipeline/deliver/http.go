@@ -150,8 +150,8 @@ func (p *poster) abort() { p.client.dialer.closeAll() }
 
 func (p *poster) close() { p.client.close() }
 
-// excerpt is the start of an answer as one line of text. The whole answer is rid of the secrets first: a secret that the
-// cut goes through would leave its head.
+// excerpt is the start of an answer as one line of text. The whole answer is rid of the secrets first: a secret that
+// the cut goes through would leave its head.
 func excerpt(b []byte, secrets []string) string {
 	const most = 200
 	b = []byte(hide(string(b), secrets))

@@ -91,11 +91,13 @@ func hide(text string, secrets []string) string {
 	return text
 }
 
-// leastSecret is how many bytes a part of a secret has at least: shorter ones are words that answers hold anyway. A guess.
+// leastSecret is how many bytes a part of a secret has at least: shorter ones are words that answers hold anyway. A
+// guess.
 const leastSecret = 6
 
 // withParts adds what a receiver may repeat of a secret: the token behind a scheme ("Bearer TOKEN"), the name and
-// password that "Basic" encodes and the password alone, and a signing secret without its prefix. The longest comes first.
+// password that "Basic" encodes and the password alone, and a signing secret without its prefix. The longest comes
+// first.
 func withParts(secrets []string) []string {
 	all := slices.Clone(secrets)
 	for _, s := range secrets {

@@ -6,8 +6,8 @@ import (
 	"sluice.example/sluice/internal/jsontext"
 )
 
-// Segment's HTTP API, as @segment/analytics-node 3, @segment/analytics-next 1, @jitsu/js 1 and their kin speak it; docs/clients.md
-// has the mapping.
+// Segment's HTTP API, as @segment/analytics-node 3, @segment/analytics-next 1, @jitsu/js 1 and their kin speak it;
+// docs/clients.md has the mapping.
 
 // segmentCall is the type of a call, as it stands in "type".
 type segmentCall string
