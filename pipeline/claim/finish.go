@@ -28,10 +28,10 @@ where (select set_config('synchronous_commit',
 const briefly = `
     where (select set_config('lock_timeout', '250ms', true)) is not null`
 
-// ofTheMessage keeps a late attempt from the story of another message: ids that a failover lost come again.
+// ofTheMessage keeps a late attempt from the story of another message: ids that a failover lost come again. A scalar
+// subquery is a lookup by key for each row; of "exists" PostgreSQL 18 makes a hash of the whole outbox.
 const ofTheMessage = `
-        and (key = '' or exists (
-            select from outbox m where m.message_id = r.message_id and m.idempotency_key::text = key))`
+        and (key = '' or key = (select m.idempotency_key::text from outbox m where m.message_id = r.message_id))`
 
 // sentSQL records that messages were sent, with the attempt, where the result's token still stands on a row that is not
 // final. A lease that has run out but that nobody took since may still record its result, which saves repeating what
