@@ -1,6 +1,9 @@
 package deliver
 
 import (
+	"bufio"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -308,4 +311,62 @@ func TestFileConforms(t *testing.T) {
 	if status, reason := classify(d, 1, deliverOne(s, lease(`{}`))); status != pipeline.Failed {
 		t.Errorf("a folder that is not there: %s, %q; want failed", status, reason)
 	}
+}
+
+// TestBlockedStdout: an attempt ends at its timeout where nobody empties the pipe, and what was begun stays apart.
+func TestBlockedStdout(t *testing.T) {
+	if _, err := os.Stat("/proc/self/fd/1"); err != nil {
+		t.Skip("this system can't open a pipe again: there is no /proc")
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout := os.Stdout
+	os.Stdout = w
+	t.Cleanup(func() { os.Stdout = stdout; r.Close(); w.Close() })
+	_, s := openSink(t, "  - {name: d, type: file, path: '-'}\n")
+	big := lease(`"` + strings.Repeat("x", 40_000) + `"`)
+	sent := 0
+	for ; sent < 100; sent++ {
+		now := time.Now()
+		if a := s.send(big, now, now.Add(100*time.Millisecond)); a.err != nil {
+			if !errors.Is(a.err, os.ErrDeadlineExceeded) {
+				t.Errorf("a pipe that nobody empties: %v; want a timeout", a.err)
+			}
+			break
+		}
+	}
+	if sent == 0 || sent == 100 {
+		t.Fatalf("%d messages went into a pipe that nobody empties", sent)
+	}
+	lines := make(chan string, 200)
+	go func() {
+		defer close(lines)
+		in := bufio.NewReader(r)
+		for {
+			line, err := in.ReadString('\n')
+			if err != nil {
+				return
+			}
+			lines <- line
+		}
+	}()
+	if a := deliverOne(s, lease(`{"last": true}`)); a.err != nil {
+		t.Fatal(a.err)
+	}
+	whole := 0
+	for line := range lines {
+		var one map[string]any
+		if json.Unmarshal([]byte(line), &one) == nil {
+			whole++
+		}
+		if strings.Contains(line, `"last"`) {
+			if one == nil || whole != sent+1 {
+				t.Errorf("%d whole lines, the last of them %.80q; want %d", whole, line, sent+1)
+			}
+			return
+		}
+	}
+	t.Error("the last message did not come")
 }

@@ -1,6 +1,7 @@
 package deliver
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"strconv"
@@ -34,6 +35,8 @@ type fileSink struct {
 
 	mu      sync.Mutex
 	aborted bool
+	stdout  *os.File // set by the first message that goes there
+	torn    bool     // a pipe has the beginning of a line
 }
 
 func (f *fileSink) send(lease *pipeline.Lease, _, deadline time.Time) answer {
@@ -44,28 +47,57 @@ func (f *fileSink) send(lease *pipeline.Lease, _, deadline time.Time) answer {
 		return answer{err: os.ErrClosed}
 	}
 	if f.path == "-" {
-		_, err := os.Stdout.Write(line)
-		return fileAnswer(err)
+		if f.stdout == nil {
+			f.stdout = openStdout()
+		}
+		return fileAnswer(f.write(f.stdout, line, deadline))
 	}
 	// A pipe that nobody reads is a failure, and not a wait without end.
 	w, err := os.OpenFile(f.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, 0o640)
 	if err != nil {
 		return answer{err: err}
 	}
-	_ = w.SetWriteDeadline(deadline) // for what has one; a regular file has none
-	n, err := w.Write(line)
+	err = f.write(w, line, deadline)
 	if err == nil && f.sync {
 		err = w.Sync()
-	}
-	if err != nil && n > 0 { // a full disk: no half line for the next message to be glued to
-		if end, seekErr := w.Seek(0, io.SeekEnd); seekErr == nil {
-			w.Truncate(end - int64(n))
-		}
 	}
 	if closeErr := w.Close(); err == nil {
 		err = closeErr
 	}
 	return fileAnswer(err)
+}
+
+// write appends a line, until the deadline where w has one: pipes do, regular files do not. A line that breaks off, on
+// a full disk or in a pipe that nobody empties, is no line that the next one is glued to.
+func (f *fileSink) write(w *os.File, line []byte, deadline time.Time) error {
+	if f.torn {
+		line = append([]byte{'\n'}, line...)
+	}
+	_ = w.SetWriteDeadline(deadline)
+	n, err := w.Write(line)
+	if n > 0 {
+		f.torn = false
+	}
+	if err != nil && n > 0 {
+		end, seekErr := w.Seek(0, io.SeekEnd)
+		if f.torn = seekErr != nil; !f.torn {
+			w.Truncate(end - int64(n))
+		}
+	}
+	return err
+}
+
+// openStdout opens a pipe again, where the system lets us: with a deadline for writes, which the one that we were
+// started with lacks, and could get only together with all who share it.
+func openStdout() *os.File {
+	info, err := os.Stdout.Stat()
+	if err == nil && info.Mode()&os.ModeNamedPipe != 0 {
+		again, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", os.Stdout.Fd()), os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		if err == nil {
+			return again
+		}
+	}
+	return os.Stdout
 }
 
 // line is a message in its envelope; the plain one has what a webhook has in its headers as well.
@@ -102,4 +134,10 @@ func (f *fileSink) abort() {
 	f.mu.Unlock()
 }
 
-func (f *fileSink) close() {}
+func (f *fileSink) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stdout != nil && f.stdout != os.Stdout {
+		f.stdout.Close()
+	}
+}
