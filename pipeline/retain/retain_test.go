@@ -185,6 +185,10 @@ values (gen_random_uuid(), 1, 'now', now(), now())`)
 	if got := column(t, db, tablesLeftSQL); got != "42 41 40" {
 		t.Fatalf("tables after the cut = %s; want all three still there", got)
 	}
+	pgtest.Eventually(t, "the cut session is gone, and with it the turn to retain", func() bool {
+		return column(t, db, `select pid::text from pg_locks where locktype = 'advisory' and database =
+			(select oid from pg_database where datname = current_database())`) == ""
+	})
 
 	if k.pass(ctx) || testutil.ToFloat64(k.metrics.failures.WithLabelValues("events")) != 1 {
 		t.Error("a day was dropped that a report may still look at, or the failure was not counted")
