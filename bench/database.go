@@ -54,7 +54,7 @@ func OpenDatabase(ctx context.Context, url string) (_ *Database, err error) {
 	}
 	random := make([]byte, 6)
 	rand.Read(random) // never fails, see crypto/rand
-	name := "pipeline_bench_" + hex.EncodeToString(random)
+	name := "sluice_bench_" + hex.EncodeToString(random)
 	if err := db.onServer(ctx, `create database `+name); err != nil {
 		return nil, fmt.Errorf("bench: make a database of its own (the user needs CREATEDB): %w", err)
 	}

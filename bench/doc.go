@@ -5,6 +5,6 @@
 // request was due, so that a slow answer can't hide the wait of those behind it). No rate is given out before what was
 // acknowledged has been compared with what is stored: Books.Lost and Books.Doubled have to be zero.
 //
-// Everything happens in a database that the run creates and drops; a crash leaves one named pipeline_bench_*.
+// Everything happens in a database that the run creates and drops; a crash leaves one named sluice_bench_*.
 // Figures are ratios and CPU per event wherever possible, since wall-clock rates move with the machine.
 package bench

@@ -168,7 +168,7 @@ func (s *side) round(ctx context.Context, db *Database, work func(*load) (*tally
 	s.stage(metrics, after, n)
 	s.wal = append(s.wal, float64(written.wal-volume.wal)/float64(max(1, n)))
 	s.disk = append(s.disk, float64(written.events-volume.events)/float64(max(1, n)))
-	const decided = "pipeline_evaluate_decided_messages_total"
+	const decided = "sluice_evaluate_decided_messages_total"
 	messages := after.Sum(decided) - metrics.Sum(decided)
 	if messages > 0 {
 		s.outbox = append(s.outbox, float64(written.outbox-volume.outbox)/messages)
@@ -191,11 +191,11 @@ func (s *side) stage(before, after child.Metrics, events int64) {
 	grown := func(name string) float64 { return after.Sum(name) - before.Sum(name) }
 	mean := func(name string) float64 { return grown(name+"_sum") / max(1, grown(name+"_count")) }
 	add := func(name string, v float64) { s.stages[name] = append(s.stages[name], v) }
-	add("batch_events", mean("pipeline_buffer_batch_events"))
-	add("buffer_wait_ms", 1000*mean("pipeline_buffer_wait_seconds"))
-	add("transaction_ms", 1000*mean("pipeline_copyin_attempt_seconds"))
-	add("commit_ms", 1000*mean("pipeline_copyin_commit_seconds"))
-	add("transaction_us_per_event", 1e6*grown("pipeline_copyin_attempt_seconds_sum")/float64(max(1, events)))
+	add("batch_events", mean("sluice_buffer_batch_events"))
+	add("buffer_wait_ms", 1000*mean("sluice_buffer_wait_seconds"))
+	add("transaction_ms", 1000*mean("sluice_copyin_attempt_seconds"))
+	add("commit_ms", 1000*mean("sluice_copyin_commit_seconds"))
+	add("transaction_us_per_event", 1e6*grown("sluice_copyin_attempt_seconds_sum")/float64(max(1, events)))
 }
 
 func (s *side) result(name, title string, floor *Floor) Result {

@@ -148,7 +148,7 @@ var scriptCases = map[string]scriptCase{
 	"smoke":  {users: 1, iterations: 4},
 	"steady": {users: 3, iterations: 6},
 	"soak": {users: 2, iterations: 6, env: map[string]string{"WATCH_SECONDS": "0.1", "GROWTH": "10"},
-		sampled: []string{"pipeline_memory_bytes", "pipeline_growth"}},
+		sampled: []string{"sluice_memory_bytes", "sluice_growth"}},
 	"spike": {users: 4, iterations: 5},
 	"mixed": {
 		users: 2, iterations: 4, receiverArgs: []string{"--delay", "5ms", "--fail-rate", "0.2", "--lose-answers", "0.1",

@@ -16,8 +16,8 @@ const duration = seconds('DURATION', '2h');
 // How much memory and goroutines may grow after the first tenth of the time.
 const growthLimit = number('GROWTH', 1.5);
 
-const memory = new Gauge('pipeline_memory_bytes');
-const growth = new Trend('pipeline_growth');
+const memory = new Gauge('sluice_memory_bytes');
+const growth = new Trend('sluice_growth');
 
 /** @type {import('k6/options').Options} */
 export const options = {
@@ -36,8 +36,8 @@ export const options = {
     refused_events: ['count==0'],
     in_doubt_events: ['count==0'],
     dropped_iterations: ['count==0'],
-    'pipeline_growth{of:process_resident_memory_bytes}': [`max<${growthLimit}`],
-    'pipeline_growth{of:go_goroutines}': [`max<${growthLimit}`],
+    'sluice_growth{of:process_resident_memory_bytes}': [`max<${growthLimit}`],
+    'sluice_growth{of:go_goroutines}': [`max<${growthLimit}`],
   },
   summaryTrendStats: ['avg', 'min', 'med', 'p(95)', 'p(99)', 'max'],
   ...bookTimes,

@@ -17,7 +17,7 @@ import (
 const benchAbout = `Measures this machine: ingest, evaluation, claims, delivery and the whole way, each beside its
 floor in the same run, with every event accounted for. It works in a database that it creates and drops, on a private
 PostgreSQL or on the server of --database-url, whose other databases it does not touch; after a crash drop
-pipeline_bench_* by hand.
+sluice_bench_* by hand.
 
   lab bench            everything, about 10 minutes; --quick about 2
   lab bench ingest     one path over a range of settings (--sweep), for "lab plan"

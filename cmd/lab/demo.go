@@ -249,7 +249,7 @@ func (r *demoReport) faults() (faults []string) {
 }
 
 // decidedMetric counts messages by tenant and rule.
-const decidedMetric = "pipeline_evaluate_decided_messages_total"
+const decidedMetric = "sluice_evaluate_decided_messages_total"
 
 func (r *demoReport) print(w io.Writer) {
 	b := r.books

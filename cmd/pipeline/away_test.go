@@ -55,7 +55,7 @@ func TestOutageIsAnsweredAtOnce(t *testing.T) {
 	pgtest.Eventually(t, "the outage is what limits", func() bool {
 		go post()
 		m := metricsOf(t, node)
-		return m.Sum("pipeline_buffer_limited_by", "by=outage") == 1 && m.Sum("pipeline_buffer_limited_by", "by=cpu") == 0
+		return m.Sum("sluice_buffer_limited_by", "by=outage") == 1 && m.Sum("sluice_buffer_limited_by", "by=cpu") == 0
 	})
 	res, err := http.NewRequest("POST", node.Events(), strings.NewReader(testEvent("b", time.Now())))
 	if err != nil {

@@ -82,7 +82,7 @@ func (db *database) pool(name string, conns int, reg prometheus.Registerer) (*pg
 	db.pools = append(db.pools, pool)
 	for _, state := range []string{"used", "idle", "max"} {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name:        "pipeline_database_connections",
+			Name:        "sluice_database_connections",
 			Help:        "Connections to PostgreSQL, by pool and state; max is the bound.",
 			ConstLabels: prometheus.Labels{"pool": name, "state": state},
 		}, func() float64 {

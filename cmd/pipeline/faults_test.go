@@ -260,7 +260,7 @@ func checkNode(t *testing.T, conn *pgx.Conn, address string) {
 		return query1(t, conn, `select count(*) from outbox where status = 'sent'`) == 20
 	})
 	pgtest.Eventually(t, "housekeeping has passed", func() bool {
-		return metricsOf(t, node).Sum("pipeline_retain_last_pass_timestamp_seconds") > 0
+		return metricsOf(t, node).Sum("sluice_retain_last_pass_timestamp_seconds") > 0
 	})
 	log, err := os.ReadFile(node.Log())
 	if err != nil {

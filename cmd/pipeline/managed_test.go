@@ -81,7 +81,7 @@ func TestManagedPostgreSQL(t *testing.T) {
 		t.Fatalf("answer %+v; want both events stored", r)
 	}
 	pgtest.Eventually(t, "a pass of retain without a failure", func() bool {
-		return metricsOf(t, node).Sum("pipeline_retain_last_pass_timestamp_seconds") > 0
+		return metricsOf(t, node).Sum("sluice_retain_last_pass_timestamp_seconds") > 0
 	})
 	if n := query1(t, admin, `select count(*) from public.events`); n != 0 {
 		t.Errorf("%d events in public; want none", n)

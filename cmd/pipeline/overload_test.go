@@ -125,10 +125,10 @@ func TestOverload(t *testing.T) {
 	// The node's own clock starts with a request's header and stops with its answer, so it leaves out how long this
 	// process takes to make, send and read.
 	metrics := metricsOf(t, node)
-	within := metrics.AtMost("pipeline_ingest_request_duration_seconds", 0.05, "status=4xx")
-	all := metrics.Sum("pipeline_ingest_request_duration_seconds_count", "status=4xx")
+	within := metrics.AtMost("sluice_ingest_request_duration_seconds", 0.05, "status=4xx")
+	all := metrics.Sum("sluice_ingest_request_duration_seconds_count", "status=4xx")
 	t.Logf("by the node's clock %.1f %% of the refusals took less than 50 ms, on average %.1f ms", 100*within/all,
-		1000*metrics.Sum("pipeline_ingest_request_duration_seconds_sum", "status=4xx")/all)
+		1000*metrics.Sum("sluice_ingest_request_duration_seconds_sum", "status=4xx")/all)
 	if peak-baseline > maxBytes+slack {
 		t.Errorf("the memory grew from %d MiB to %d MiB, want at most %d MiB more", baseline>>20, peak>>20,
 			(maxBytes+slack)>>20)

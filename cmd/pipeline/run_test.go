@@ -183,7 +183,7 @@ func TestSecondSignalStopsAtOnce(t *testing.T) {
 	answered := make(chan reply, 1)
 	go func() { answered <- postEvents(client(t), node.Events(), testEvent("x", time.Now())) }()
 	pgtest.Eventually(t, "the event is in the buffer", func() bool {
-		return metricsOf(t, node).Sum("pipeline_buffer_in_flight_events") == 1
+		return metricsOf(t, node).Sum("sluice_buffer_in_flight_events") == 1
 	})
 	signalNode(t, node, syscall.SIGTERM)
 	logged(t, node, `"msg":"stopping"`)
@@ -246,7 +246,7 @@ func TestShutdownEndsWhenPostgresHangs(t *testing.T) {
 	answered := make(chan reply, 1)
 	go func() { answered <- postEvents(c, node.Events(), testEvent("into the hole", time.Now())) }()
 	pgtest.Eventually(t, "the event is in the buffer", func() bool {
-		return metricsOf(t, node).Sum("pipeline_buffer_in_flight_events") == 1
+		return metricsOf(t, node).Sum("sluice_buffer_in_flight_events") == 1
 	})
 	start := time.Now()
 	signalNode(t, node, syscall.SIGTERM)
@@ -288,7 +288,7 @@ func TestShutdownTellsWhatIsLost(t *testing.T) {
 		go func() { answers <- postEvents(c, node.Events(), testEvent(fmt.Sprint("waits", i), time.Now())) }()
 	}
 	pgtest.Eventually(t, "all events are in the buffer", func() bool {
-		return metricsOf(t, node).Sum("pipeline_buffer_in_flight_events") == waiting+3
+		return metricsOf(t, node).Sum("sluice_buffer_in_flight_events") == waiting+3
 	})
 	signalNode(t, node, syscall.SIGTERM)
 	for range waiting {
@@ -367,7 +367,7 @@ func TestBooksBalance(t *testing.T) {
 	if wrong := b.Differences.NotZero(); len(wrong) > 0 || b.Process.InFlight != 0 || b.Process.Received == 0 {
 		t.Errorf("the books differ by %v: %+v", wrong, b)
 	}
-	if got := metricsOf(t, node).Sum("pipeline_ingest_overloaded_requests_total",
+	if got := metricsOf(t, node).Sum("sluice_ingest_overloaded_requests_total",
 		"tenant=1"); int64(got) != refused.Load() {
 		t.Errorf("%d requests were refused, %g by the metrics", refused.Load(), got)
 	}
@@ -488,7 +488,7 @@ func TestTwoNodesOverlappingBatches(t *testing.T) {
 		t.Errorf("%d rows, %d acknowledged as stored, want %d of each", got, total.Load(), events)
 	}
 	for _, node := range nodes {
-		if got := metricsOf(t, node).Sum("pipeline_copyin_retries_total", "cause=deadlock"); got != 0 {
+		if got := metricsOf(t, node).Sum("sluice_copyin_retries_total", "cause=deadlock"); got != 0 {
 			t.Errorf("%g deadlocks", got)
 		}
 	}
@@ -565,7 +565,7 @@ func TestNodesWakeEachOther(t *testing.T) {
 	case <-time.After(2 * time.Minute):
 		t.Fatal("the message did not arrive")
 	}
-	if got := metricsOf(t, sender).Sum("pipeline_claim_notifications_received_total"); got < 1 {
+	if got := metricsOf(t, sender).Sum("sluice_claim_notifications_received_total"); got < 1 {
 		t.Errorf("the sender got %g notifications, want at least 1", got)
 	}
 }
@@ -665,8 +665,8 @@ func TestRulesReload(t *testing.T) {
 	}
 	signalNode(t, node, syscall.SIGHUP)
 	logged(t, node, "the old ones stay in force")
-	if got := metricsOf(t, node).Sum("pipeline_evaluate_rules_reload_ok"); got != 0 {
-		t.Errorf("pipeline_evaluate_rules_reload_ok = %g with a broken file, want 0", got)
+	if got := metricsOf(t, node).Sum("sluice_evaluate_rules_reload_ok"); got != 0 {
+		t.Errorf("sluice_evaluate_rules_reload_ok = %g with a broken file, want 0", got)
 	}
 }
 

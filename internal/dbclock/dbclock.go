@@ -43,9 +43,9 @@ type sample struct{ database, program time.Time }
 func New(pool *pgxpool.Pool, reg prometheus.Registerer, log *slog.Logger) *Watcher {
 	w := &Watcher{
 		pool: pool, log: log,
-		difference: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_database_clock_difference_seconds",
+		difference: prometheus.NewGauge(prometheus.GaugeOpts{Name: "sluice_database_clock_difference_seconds",
 			Help: "How far the database's clock is ahead of the program's; negative where it is behind."}),
-		steps: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_database_clock_steps_total",
+		steps: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sluice_database_clock_steps_total",
 			Help: "How often a clock was set by more than 2 s: the database's or the program's."}, []string{"clock"}),
 	}
 	reg.MustRegister(w.difference, w.steps)

@@ -53,15 +53,15 @@ func TestBooks(t *testing.T) {
 		t.Fatal(err)
 	}
 	one := prometheus.Labels{"tenant": "1"}
-	add("pipeline_ingest_received_events_total", 10, one)
-	add("pipeline_ingest_rejected_events_total", 1, prometheus.Labels{"tenant": "1", "reason": "a"})
-	add("pipeline_ingest_rejected_events_total", 2, prometheus.Labels{"tenant": "1", "reason": "b"})
-	add("pipeline_ingest_refused_events_total", 3, prometheus.Labels{"tenant": "1", "cause": "full"})
-	add("pipeline_copyin_stored_events_total", 2, one)
-	add("pipeline_copyin_duplicate_events_total", 1, one)
-	add("pipeline_copyin_quarantined_events_total", 1, one)
-	add("pipeline_evaluate_decided_messages_total", 4, prometheus.Labels{"tenant": "1", "rule": "x/y"})
-	add("pipeline_evaluate_suppressed_total", 7, prometheus.Labels{"rule": "x/y", "reason": "cap"})
+	add("sluice_ingest_received_events_total", 10, one)
+	add("sluice_ingest_rejected_events_total", 1, prometheus.Labels{"tenant": "1", "reason": "a"})
+	add("sluice_ingest_rejected_events_total", 2, prometheus.Labels{"tenant": "1", "reason": "b"})
+	add("sluice_ingest_refused_events_total", 3, prometheus.Labels{"tenant": "1", "cause": "full"})
+	add("sluice_copyin_stored_events_total", 2, one)
+	add("sluice_copyin_duplicate_events_total", 1, one)
+	add("sluice_copyin_quarantined_events_total", 1, one)
+	add("sluice_evaluate_decided_messages_total", 4, prometheus.Labels{"tenant": "1", "rule": "x/y"})
+	add("sluice_evaluate_suppressed_total", 7, prometheus.Labels{"rule": "x/y", "reason": "cap"})
 	exec(eventSQL +
 		`(1, gen_random_uuid(), 'a', now(), clock_timestamp()),
 		(1, '0190163d-8694-739b-aea5-966c26f8ad91', 'b', now(), clock_timestamp())`)

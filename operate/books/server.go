@@ -197,23 +197,23 @@ func (s *source) steady(ctx context.Context, answer *Answer) (byTenant map[int32
 // line returns the line of the process side that a metric counts, or nil.
 func (p *Process) line(metric string) *int64 {
 	switch metric {
-	case "pipeline_ingest_received_events_total":
+	case "sluice_ingest_received_events_total":
 		return &p.Received
-	case "pipeline_ingest_rejected_events_total":
+	case "sluice_ingest_rejected_events_total":
 		return &p.Rejected
-	case "pipeline_ingest_refused_events_total":
+	case "sluice_ingest_refused_events_total":
 		return &p.Refused
-	case "pipeline_buffer_in_flight_events":
+	case "sluice_buffer_in_flight_events":
 		return &p.InFlight
-	case "pipeline_buffer_failed_events_total":
+	case "sluice_buffer_failed_events_total":
 		return &p.Failed
-	case "pipeline_copyin_stored_events_total":
+	case "sluice_copyin_stored_events_total":
 		return &p.Stored
-	case "pipeline_copyin_duplicate_events_total":
+	case "sluice_copyin_duplicate_events_total":
 		return &p.Duplicate
-	case "pipeline_copyin_quarantined_events_total":
+	case "sluice_copyin_quarantined_events_total":
 		return &p.Quarantined
-	case "pipeline_evaluate_decided_messages_total":
+	case "sluice_evaluate_decided_messages_total":
 		return &p.Decided
 	}
 	return nil
@@ -230,7 +230,7 @@ func (s *source) count(answer *Answer) (map[int32]Process, error) {
 	for _, family := range families {
 		for _, m := range family.GetMetric() {
 			value := int64(m.GetCounter().GetValue() + m.GetGauge().GetValue())
-			if family.GetName() == "pipeline_evaluate_suppressed_total" {
+			if family.GetName() == "sluice_evaluate_suppressed_total" {
 				answer.Suppressed += value
 			}
 			for _, l := range m.GetLabel() {

@@ -40,21 +40,21 @@ type tenantMetrics struct {
 // there at 0 from the start: who watches for changes would miss the first incident of a series that is born with it.
 func NewMetrics(reg prometheus.Registerer, tenants ...int32) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_buffer_" + name, Help: help})
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "sluice_buffer_" + name, Help: help})
 	}
 	counters := func(name, label, help string) *prometheus.CounterVec {
-		opts := prometheus.CounterOpts{Name: "pipeline_buffer_" + name, Help: help}
+		opts := prometheus.CounterOpts{Name: "sluice_buffer_" + name, Help: help}
 		return prometheus.NewCounterVec(opts, []string{label})
 	}
 	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_buffer_" + name, Help: help})
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "sluice_buffer_" + name, Help: help})
 	}
 	gauges := func(name, label, help string) *prometheus.GaugeVec {
-		opts := prometheus.GaugeOpts{Name: "pipeline_buffer_" + name, Help: help}
+		opts := prometheus.GaugeOpts{Name: "sluice_buffer_" + name, Help: help}
 		return prometheus.NewGaugeVec(opts, []string{label})
 	}
 	histogram := func(name, help string, least, factor float64, count int) prometheus.Histogram {
-		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pipeline_buffer_" + name, Help: help,
+		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "sluice_buffer_" + name, Help: help,
 			Buckets: prometheus.ExponentialBuckets(least, factor, count)})
 	}
 	m := &Metrics{
@@ -67,7 +67,7 @@ func NewMetrics(reg prometheus.Registerer, tenants ...int32) *Metrics {
 			"From Add to the outcome, per request that waited for it.", 0.0005, 2, 17),
 		writeSeconds: histogram("write_seconds", "Writing one batch, retries included.", 0.0005, 2, 17),
 		usedBytes:    gauge("used_bytes", "Bytes of events in memory."),
-		maxBytes:     gauge("capacity_bytes", "The bound on pipeline_buffer_used_bytes (buffer.max-bytes)."),
+		maxBytes:     gauge("capacity_bytes", "The bound on sluice_buffer_used_bytes (buffer.max-bytes)."),
 		refused:      counter("refused_events_total", "Events refused because the buffer was full."),
 		asyncRetried: counter("async_retried_events_total",
 			"Events acknowledged before they were written that went into another batch because theirs failed."),

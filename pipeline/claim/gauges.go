@@ -158,7 +158,7 @@ func (q *Queue) countTransactions(ctx context.Context) error {
 		if !q.hidden {
 			q.hidden = true
 			q.log.Warn("claim: this role may not see how old the transactions of others are, "+
-				"so pipeline_claim_oldest_snapshot_seconds is absent",
+				"so sluice_claim_oldest_snapshot_seconds is absent",
 				"remedy", fmt.Sprintf("grant pg_read_all_stats to %s", q.pool.Config().ConnConfig.User))
 		}
 		return nil

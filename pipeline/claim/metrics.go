@@ -24,31 +24,31 @@ type Metrics struct {
 // NewMetrics registers the metrics. Those of the destinations named are there from the start, at 0, and stay.
 func NewMetrics(reg prometheus.Registerer, destinations ...string) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
-		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_claim_" + name, Help: help})
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "sluice_claim_" + name, Help: help})
 		reg.MustRegister(c)
 		return c
 	}
 	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_claim_" + name, Help: help}, labels)
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sluice_claim_" + name, Help: help}, labels)
 		reg.MustRegister(c)
 		return c
 	}
 	gauges := func(name, help, label string) *prometheus.GaugeVec {
-		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_claim_" + name, Help: help}, []string{label})
+		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_claim_" + name, Help: help}, []string{label})
 		reg.MustRegister(g)
 		return g
 	}
 	seconds := func(name, help string) prometheus.Histogram {
-		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "pipeline_claim_" + name, Help: help,
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "sluice_claim_" + name, Help: help,
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15)}) // 0.5 ms to 8 s
 		reg.MustRegister(h)
 		return h
 	}
-	oldest := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_claim_oldest_snapshot_seconds",
+	oldest := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_claim_oldest_snapshot_seconds",
 		Help: "Age of the oldest transaction, prepared transaction or replication slot that keeps PostgreSQL from " +
 			"clearing finished messages away, at the last count; absent if the role may not see others' transactions " +
 			"(grant pg_read_all_stats). Alert above 600."}, nil)
-	counted := prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_claim_counted_timestamp_seconds",
+	counted := prometheus.NewGauge(prometheus.GaugeOpts{Name: "sluice_claim_counted_timestamp_seconds",
 		Help: "Unix time of the last count of the backlog, 0 before the first."})
 	reg.MustRegister(oldest, counted)
 	m := &Metrics{

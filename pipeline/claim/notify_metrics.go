@@ -11,11 +11,11 @@ type NotifierMetrics struct {
 // NewNotifierMetrics registers the metrics.
 func NewNotifierMetrics(reg prometheus.Registerer) *NotifierMetrics {
 	m := &NotifierMetrics{
-		sent: prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_claim_notifications_sent_total",
+		sent: prometheus.NewCounter(prometheus.CounterOpts{Name: "sluice_claim_notifications_sent_total",
 			Help: "Notifications of due messages that this node sent to others."}),
-		received: prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_claim_notifications_received_total",
+		received: prometheus.NewCounter(prometheus.CounterOpts{Name: "sluice_claim_notifications_received_total",
 			Help: "Notifications of due messages by which another node woke this one."}),
-		failed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_claim_notification_failures_total",
+		failed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sluice_claim_notification_failures_total",
 			Help: "Failures to notify other nodes or to listen to them; polling finds the messages."},
 			[]string{"part"}),
 	}

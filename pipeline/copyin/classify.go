@@ -78,7 +78,7 @@ func (c cause) passes() bool {
 	return c == causeDeadlock || c == causeSerialization || c == causeLock || c == causeTimeout
 }
 
-// retried are the causes that pipeline_copyin_retries_total counts.
+// retried are the causes that sluice_copyin_retries_total counts.
 var retried = []cause{
 	causeSession, causeDeadlock, causeSerialization, causeLock, causeTimeout, causeConnection, causeRecord, causeInDoubt,
 	causeCommit, causeDropped,

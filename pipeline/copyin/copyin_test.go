@@ -335,7 +335,7 @@ func TestSeriesAreThereFromTheStart(t *testing.T) {
 		"retries_total": 10, "in_doubt_commits_total": 3, "failed_batches_total": 4,
 	}
 	for _, f := range families {
-		name := strings.TrimPrefix(f.GetName(), "pipeline_copyin_")
+		name := strings.TrimPrefix(f.GetName(), "sluice_copyin_")
 		if n, ok := want[name]; ok && n == len(f.Metric) {
 			delete(want, name)
 		}

@@ -28,15 +28,15 @@ type Metrics struct {
 // there at 0 from the start: who watches for changes would miss the first incident of a series that is born with it.
 func NewMetrics(reg prometheus.Registerer, tenants ...int32) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_copyin_" + name, Help: help})
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "sluice_copyin_" + name, Help: help})
 	}
 	vector := func(name, label, help string) *prometheus.CounterVec {
-		opts := prometheus.CounterOpts{Name: "pipeline_copyin_" + name, Help: help}
+		opts := prometheus.CounterOpts{Name: "sluice_copyin_" + name, Help: help}
 		return prometheus.NewCounterVec(opts, []string{label})
 	}
 	histogram := func(name, help string) prometheus.Histogram {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "pipeline_copyin_" + name, Help: help, Buckets: prometheus.ExponentialBuckets(0.0002, 2, 18),
+			Name: "sluice_copyin_" + name, Help: help, Buckets: prometheus.ExponentialBuckets(0.0002, 2, 18),
 		})
 	}
 	m := &Metrics{
@@ -62,7 +62,7 @@ func NewMetrics(reg prometheus.Registerer, tenants ...int32) *Metrics {
 		attemptSeconds: histogram("attempt_seconds", "One transaction, from waiting for a connection to its end."),
 		commitSeconds:  histogram("commit_seconds", "COMMIT alone."),
 		waitingCommits: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "pipeline_copyin_waiting_commits", Help: "COMMITs that take longer than 10 s, as they do while a " +
+			Name: "sluice_copyin_waiting_commits", Help: "COMMITs that take longer than 10 s, as they do while a " +
 				"synchronous standby is away. What they store is not acknowledged meanwhile."}),
 	}
 	reg.MustRegister(m.stored, m.duplicate, m.quarantined, m.batches, m.retries, m.inDoubt, m.conflicts, m.isolations,

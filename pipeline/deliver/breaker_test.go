@@ -169,7 +169,7 @@ func TestBreakerCostsNoAttempts(t *testing.T) {
 		}
 	}
 	if open := gauge(t, d.metrics.open, "crm"); open != 1 {
-		t.Errorf("pipeline_deliver_breaker_open is %v while it is open", open)
+		t.Errorf("sluice_deliver_breaker_open is %v while it is open", open)
 	}
 	d.Nudge()
 	pgtest.Eventually(t, "the nudge was taken", func() bool { return len(d.claimers[0].nudge) == 0 })
@@ -186,7 +186,7 @@ func TestBreakerCostsNoAttempts(t *testing.T) {
 	d.Nudge()
 	pgtest.Eventually(t, "the rest sent", func() bool { return q.count(pipeline.Sent) == 195-released })
 	if open := gauge(t, d.metrics.open, "crm"); open != 0 {
-		t.Errorf("pipeline_deliver_breaker_open is %v after it closed", open)
+		t.Errorf("sluice_deliver_breaker_open is %v after it closed", open)
 	}
 }
 
@@ -317,11 +317,11 @@ func TestPausedDestinationIsLeftAlone(t *testing.T) {
 	}
 	for name, want := range map[string]float64{"paused": 1, "crm": 0} {
 		if got := gauge(t, d.metrics.paused, name); got != want {
-			t.Errorf("pipeline_deliver_paused of %s is %v; want %v", name, got, want)
+			t.Errorf("sluice_deliver_paused of %s is %v; want %v", name, got, want)
 		}
 	}
 	if got := gauge(t, d.metrics.concurrency, "crm"); got != 7 {
-		t.Errorf("pipeline_deliver_concurrency is %v; want 7", got)
+		t.Errorf("sluice_deliver_concurrency is %v; want 7", got)
 	}
 }
 

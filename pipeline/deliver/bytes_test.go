@@ -122,7 +122,7 @@ func TestMemoryOfBigMessagesIsBounded(t *testing.T) {
 		if live := int64(now.HeapAlloc) - int64(before.HeapAlloc); live > maxBytes+margin {
 			t.Fatalf("%d MiB are in use; want at most %d", live>>20, (maxBytes+margin)>>20)
 		}
-		if held := sum(t, reg, "pipeline_deliver_held_bytes"); held > maxBytes+4*2*size {
+		if held := sum(t, reg, "sluice_deliver_held_bytes"); held > maxBytes+4*2*size {
 			t.Fatalf("%.0f bytes are held; want at most %d", held, maxBytes+4*2*size)
 		}
 	}

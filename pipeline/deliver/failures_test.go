@@ -86,7 +86,7 @@ func failedClaims(t *testing.T, reg prometheus.Gatherer) (n float64) {
 		t.Fatal(err)
 	}
 	for _, f := range families {
-		if f.GetName() != "pipeline_claim_errors_total" {
+		if f.GetName() != "sluice_claim_errors_total" {
 			continue
 		}
 		for _, m := range f.GetMetric() {

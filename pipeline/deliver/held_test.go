@@ -57,7 +57,7 @@ func TestHeldRowStopsNoRecording(t *testing.T) {
 	insert(t, pool, 300)
 	d.Nudge()
 	until(t, pool, 300, `select count(*) from outbox where status = 'sent'`)
-	if n := gauge(t, reg, "pipeline_deliver_unrecordable_results"); n != 1 {
+	if n := gauge(t, reg, "sluice_deliver_unrecordable_results"); n != 1 {
 		t.Errorf("unrecordable_results = %v; want 1", n)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
@@ -65,7 +65,7 @@ func TestHeldRowStopsNoRecording(t *testing.T) {
 	}
 	until(t, pool, 301, `select count(*) from outbox where status = 'sent'`)
 	pgtest.Eventually(t, "nothing is unrecordable", func() bool {
-		return gauge(t, reg, "pipeline_deliver_unrecordable_results") == 0
+		return gauge(t, reg, "sluice_deliver_unrecordable_results") == 0
 	})
 	if n := requests.Load(); n != 301 {
 		t.Errorf("%d requests for 301 messages", n)

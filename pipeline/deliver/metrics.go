@@ -24,32 +24,32 @@ type Metrics struct {
 // NewMetrics registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
-		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_deliver_" + name, Help: help})
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "sluice_deliver_" + name, Help: help})
 		reg.MustRegister(c)
 		return c
 	}
 	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_deliver_" + name, Help: help}, labels)
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sluice_deliver_" + name, Help: help}, labels)
 		reg.MustRegister(c)
 		return c
 	}
 	gauges := func(name, help, label string) *prometheus.GaugeVec {
-		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_deliver_" + name, Help: help}, []string{label})
+		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_deliver_" + name, Help: help}, []string{label})
 		reg.MustRegister(g)
 		return g
 	}
 	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "pipeline_deliver_attempt_seconds",
+		Name:    "sluice_deliver_attempt_seconds",
 		Help:    "Duration of attempts.",
 		Buckets: prometheus.ExponentialBuckets(0.0005, 2, 17), // 0.5 ms to 33 s
 	}, []string{"destination"})
 	lag := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "pipeline_deliver_lag_seconds",
+		Name:    "sluice_deliver_lag_seconds",
 		Help:    "From when a message was due to the answer that took it; deliberate waits between attempts do not count.",
 		Buckets: prometheus.ExponentialBuckets(0.002, 2.5, 17), // 2 ms to an hour and a quarter
 	}, []string{"destination"})
 	reg.MustRegister(seconds, lag)
-	rowsHeld := prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_deliver_unrecordable_results",
+	rowsHeld := prometheus.NewGauge(prometheus.GaugeOpts{Name: "sluice_deliver_unrecordable_results",
 		Help: "Results that can't be recorded now, since others hold their messages' rows. Alert above 0 for a minute."})
 	reg.MustRegister(rowsHeld)
 	return &Metrics{

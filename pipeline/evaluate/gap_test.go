@@ -124,7 +124,7 @@ func TestASecondSeedReadsWhatIsNew(t *testing.T) {
 	w.ingest(w.event("add_to_cart", "t", 0))
 	w.advance(3 * time.Minute)
 	w.tick()
-	if got := counted(t, reg, "pipeline_sweep_seed_events_total", "t/cart"); got != 11 {
+	if got := counted(t, reg, "sluice_sweep_seed_events_total", "t/cart"); got != 11 {
 		t.Errorf("%v events were read, want 10 by the first seed and the one that arrived since", got)
 	}
 }

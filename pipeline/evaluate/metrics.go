@@ -32,24 +32,24 @@ type Metrics struct {
 // NewMetrics registers the metrics of the stage.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
-		evaluated: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_evaluate_evaluated_events_total",
+		evaluated: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sluice_evaluate_evaluated_events_total",
 			Help: "Newly stored events that at least one rule listens to."}, []string{"tenant"}),
-		decided: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_evaluate_decided_messages_total",
+		decided: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sluice_evaluate_decided_messages_total",
 			Help: "Outbox rows that rules made, those of shadow rules included."}, []string{"tenant", "rule"}),
-		suppressed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_evaluate_suppressed_total",
+		suppressed: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sluice_evaluate_suppressed_total",
 			Help: "Matches that made no message: duplicate (key used before), cooldown, cap, limit, " +
 				"too-old (max_age)."}, []string{"rule", "reason"}),
-		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_evaluate_rule_errors_total",
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sluice_evaluate_rule_errors_total",
 			Help: "Events about which a rule could not decide, by kind: expression, no-key, too-large, too-expensive, panic, " +
 				"refused."},
 			[]string{"rule", "kind"}),
-		rules: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pipeline_evaluate_rules",
+		rules: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_evaluate_rules",
 			Help: "Rules in the set in force, by state."}, []string{"state"}),
-		reloadOK: prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_evaluate_rules_reload_ok",
+		reloadOK: prometheus.NewGauge(prometheus.GaugeOpts{Name: "sluice_evaluate_rules_reload_ok",
 			Help: "1 if the rules in force are those of the file, 0 if the file has errors and older ones are."}),
-		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "pipeline_evaluate_rules_reloads_total",
+		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sluice_evaluate_rules_reloads_total",
 			Help: "Times that the rules were read again, by result: ok, failed."}, []string{"result"}),
-		failing: newRuleGauge("pipeline_evaluate_rule_failing",
+		failing: newRuleGauge("sluice_evaluate_rule_failing",
 			"1 for a rule that failed on most of its latest events; rule_status holds a sample error."),
 		warned: map[[2]string]time.Time{},
 	}

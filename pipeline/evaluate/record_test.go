@@ -151,12 +151,12 @@ func TestShopRulesRecord(t *testing.T) {
 		name string
 		args []string
 	}{
-		{2, "pipeline_evaluate_decided_messages_total", []string{"shop/welcome", "1"}},
-		{1, "pipeline_evaluate_decided_messages_total", []string{"shop/big-purchase", "1"}},
-		{2, "pipeline_evaluate_suppressed_total", []string{"duplicate", "shop/welcome"}},
-		{1, "pipeline_evaluate_suppressed_total", []string{"duplicate", "shop/big-purchase"}},
-		{1, "pipeline_evaluate_suppressed_total", []string{"cooldown", "shop/big-purchase"}},
-		{8, "pipeline_evaluate_evaluated_events_total", []string{"1"}},
+		{2, "sluice_evaluate_decided_messages_total", []string{"shop/welcome", "1"}},
+		{1, "sluice_evaluate_decided_messages_total", []string{"shop/big-purchase", "1"}},
+		{2, "sluice_evaluate_suppressed_total", []string{"duplicate", "shop/welcome"}},
+		{1, "sluice_evaluate_suppressed_total", []string{"duplicate", "shop/big-purchase"}},
+		{1, "sluice_evaluate_suppressed_total", []string{"cooldown", "shop/big-purchase"}},
+		{8, "sluice_evaluate_evaluated_events_total", []string{"1"}},
 	} {
 		if got := counted(t, reg, c.name, c.args...); got != c.want {
 			t.Errorf("%s%v = %v, want %v", c.name, c.args, got, c.want)
@@ -192,15 +192,15 @@ func TestOnlyStoredEventsCount(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := counted(t, reg, "pipeline_evaluate_decided_messages_total", "t/r", "1"); got != 0 {
+	if got := counted(t, reg, "sluice_evaluate_decided_messages_total", "t/r", "1"); got != 0 {
 		t.Errorf("%v decided before Committed, want 0", got)
 	}
 	plan.Committed()
 	wantRows(t, query(t, db, `select dedupe_key from outbox`), "b")
-	if got := counted(t, reg, "pipeline_evaluate_decided_messages_total", "t/r", "1"); got != 1 {
+	if got := counted(t, reg, "sluice_evaluate_decided_messages_total", "t/r", "1"); got != 1 {
 		t.Errorf("%v decided, want 1", got)
 	}
-	if got := counted(t, reg, "pipeline_evaluate_rule_errors_total", "expression", "t/r"); got != 0 {
+	if got := counted(t, reg, "sluice_evaluate_rule_errors_total", "expression", "t/r"); got != 0 {
 		t.Errorf("%v errors about events that were not stored, want 0", got)
 	}
 }
@@ -238,7 +238,7 @@ func TestCapIsASlidingWindow(t *testing.T) {
 	back("61 minutes")
 	send(1)
 	sent(6)
-	if got := counted(t, reg, "pipeline_evaluate_suppressed_total", "cap", "t/r"); got != 2*7 {
+	if got := counted(t, reg, "sluice_evaluate_suppressed_total", "cap", "t/r"); got != 2*7 {
 		t.Errorf("%v suppressed by the cap, want 14", got)
 	}
 }
@@ -334,7 +334,7 @@ func TestSeveralDestinations(t *testing.T) {
 	mustCommit(t, db, e, event("x", "u", ""), event("x", "v", ""))
 	wantRows(t, query(t, db, `select destination || ' ' || dedupe_key from outbox order by message_id`), "sales u",
 		"crm u")
-	if got := counted(t, reg, "pipeline_evaluate_decided_messages_total", "t/r", "1"); got != 2 {
+	if got := counted(t, reg, "sluice_evaluate_decided_messages_total", "t/r", "1"); got != 2 {
 		t.Errorf("%v decided, want 2", got)
 	}
 }
@@ -363,7 +363,7 @@ func TestARuleThatPostgreSQLRefuses(t *testing.T) {
 		if rule == "t/nulkey" {
 			want = 1 // the other 99 are repeats of its key within the batch
 		}
-		if got := counted(t, reg, "pipeline_evaluate_rule_errors_total", "refused", rule); got != want {
+		if got := counted(t, reg, "sluice_evaluate_rule_errors_total", "refused", rule); got != want {
 			t.Errorf("%v refused of %s, want %v", got, rule, want)
 		}
 	}
@@ -391,7 +391,7 @@ func TestOneDecisionThatPostgreSQLRefuses(t *testing.T) {
 		t.Errorf("%d timers, want 99", got)
 	}
 	for rule, want := range map[string]float64{"t/r": 2, "t/key": 1, "t/wait": 1} {
-		if got := counted(t, reg, "pipeline_evaluate_rule_errors_total", "refused", rule); got != want {
+		if got := counted(t, reg, "sluice_evaluate_rule_errors_total", "refused", rule); got != want {
 			t.Errorf("%v refused of %s, want %v", got, rule, want)
 		}
 	}
@@ -428,7 +428,7 @@ end $$`, code))
 		if got := countRows(t, db, `select count(*) from outbox where rule_id = 't/r'`); got != 9 {
 			t.Errorf("%s: %d messages, want 9", code, got)
 		}
-		if got := counted(t, reg, "pipeline_evaluate_rule_errors_total", "refused", "t/r"); got != 1 {
+		if got := counted(t, reg, "sluice_evaluate_rule_errors_total", "refused", "t/r"); got != 1 {
 			t.Errorf("%s: %v refused, want 1", code, got)
 		}
 	}
@@ -512,10 +512,10 @@ func TestConcurrentBatchesAreExact(t *testing.T) {
 	wantRows(t, query(t, db, `select rule_id || ' ' || sum(suppressed) from rule_subjects group by rule_id order by 1`),
 		fmt.Sprintf("t/cap %d", unique-3*subjects), fmt.Sprintf("t/cool %d", unique-subjects))
 	for _, rule := range []string{"t/cap", "t/cool", "t/free"} {
-		all := counted(t, reg, "pipeline_evaluate_decided_messages_total", rule, "1") +
-			counted(t, reg, "pipeline_evaluate_suppressed_total", "duplicate", rule) +
-			counted(t, reg, "pipeline_evaluate_suppressed_total", "cap", rule) +
-			counted(t, reg, "pipeline_evaluate_suppressed_total", "cooldown", rule)
+		all := counted(t, reg, "sluice_evaluate_decided_messages_total", rule, "1") +
+			counted(t, reg, "sluice_evaluate_suppressed_total", "duplicate", rule) +
+			counted(t, reg, "sluice_evaluate_suppressed_total", "cap", rule) +
+			counted(t, reg, "sluice_evaluate_suppressed_total", "cooldown", rule)
 		if all != float64(keys.Load()) {
 			t.Errorf("%s accounts for %v candidates, want %d", rule, all, keys.Load())
 		}

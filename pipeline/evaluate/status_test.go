@@ -31,15 +31,15 @@ func TestAFailingRuleIsSeen(t *testing.T) {
 		left(last_error, 30), h.evaluated, h.messages, h.errors)
 		from rule_status s left join rule_hours h using (rule_id) order by 1`),
 		"t/bad active me t expression: no such key: a (ev 200 0 200", "t/good active me f 200 200 0")
-	if got := counted(t, reg, "pipeline_evaluate_rule_failing", "t/bad"); got != 1 {
+	if got := counted(t, reg, "sluice_evaluate_rule_failing", "t/bad"); got != 1 {
 		t.Errorf("failing is %v after a report without events, which tell of no repair", got)
 	}
 	mustCommit(t, db, e, events...)
 	if err := e.report(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
-	if bad, good := counted(t, reg, "pipeline_evaluate_rule_failing", "t/bad"),
-		counted(t, reg, "pipeline_evaluate_rule_failing", "t/good"); bad != 1 || good != 0 {
+	if bad, good := counted(t, reg, "sluice_evaluate_rule_failing", "t/bad"),
+		counted(t, reg, "sluice_evaluate_rule_failing", "t/good"); bad != 1 || good != 0 {
 		t.Errorf("failing: bad %v, good %v; want 1 and 0", bad, good)
 	}
 }
@@ -72,7 +72,7 @@ func TestFailingIsAShareOfTheLatestEvents(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := counted(t, reg, "pipeline_evaluate_rule_failing", "t/r"); got != want {
+		if got := counted(t, reg, "sluice_evaluate_rule_failing", "t/r"); got != want {
 			t.Errorf("after %d reports with %d good and %d bad events: failing is %v, want %v", reports, good, bad, got, want)
 		}
 	}
@@ -85,10 +85,10 @@ func TestFailingIsAShareOfTheLatestEvents(t *testing.T) {
 	e.Use(load(t, text("event.properties.a == 2")))
 	look(1, 1, 0, 0)
 	wantRows(t, query(t, db, `select 'failing' from rule_status where failing_at is not null`))
-	if got := counted(t, reg, "pipeline_evaluate_rule_failing", "t/wait"); got != 0 {
+	if got := counted(t, reg, "sluice_evaluate_rule_failing", "t/wait"); got != 0 {
 		t.Errorf("a rule is failing, since no event had its key: %v", got)
 	}
-	if got := counted(t, reg, "pipeline_evaluate_rule_errors_total", "no-key", "t/wait"); got == 0 {
+	if got := counted(t, reg, "sluice_evaluate_rule_errors_total", "no-key", "t/wait"); got == 0 {
 		t.Errorf("events without a key are not counted")
 	}
 }
@@ -123,9 +123,9 @@ func TestSeriesOfRulesThatAreGone(t *testing.T) {
 	}
 	w.sweep = NewSweeper(w.engine, w.db, NewSweepMetrics(reg))
 	gauges := map[string]string{
-		"pipeline_evaluate_rule_failing":    "t/bad",
-		"pipeline_sweep_fill_days":          "t/failures",
-		"pipeline_sweep_oldest_due_seconds": "t/cart",
+		"sluice_evaluate_rule_failing":    "t/bad",
+		"sluice_sweep_fill_days":          "t/failures",
+		"sluice_sweep_oldest_due_seconds": "t/cart",
 	}
 	look := func(text string, want int) {
 		t.Helper()
@@ -166,18 +166,18 @@ func TestSeriesBeginAtZero(t *testing.T) {
 			t.Errorf("%s of %s has %d series, want %d", name, rule, got, want)
 		}
 	}
-	check("pipeline_evaluate_rule_errors_total", "t/a", 6)
-	check("pipeline_evaluate_rule_errors_total", "t/b", 0)
-	check("pipeline_evaluate_suppressed_total", "t/a", 4)
-	check("pipeline_evaluate_suppressed_total", "t/cart", 1)
+	check("sluice_evaluate_rule_errors_total", "t/a", 6)
+	check("sluice_evaluate_rule_errors_total", "t/b", 0)
+	check("sluice_evaluate_suppressed_total", "t/a", 4)
+	check("sluice_evaluate_suppressed_total", "t/cart", 1)
 	for _, task := range []string{"seed", "absence", "digest", "rate", "fill", "clean"} {
-		check("pipeline_sweep_errors_total", task, 1)
+		check("sluice_sweep_errors_total", task, 1)
 	}
 	for _, name := range []string{"fired_timers", "expired_timers", "seed_events"} {
-		check("pipeline_sweep_"+name+"_total", "t/cart", 1)
+		check("sluice_sweep_"+name+"_total", "t/cart", 1)
 	}
 	for _, name := range []string{"judged_windows", "fill_events"} {
-		check("pipeline_sweep_"+name+"_total", "t/failures", 1)
+		check("sluice_sweep_"+name+"_total", "t/failures", 1)
 	}
 }
 
@@ -204,7 +204,7 @@ func TestEventsWithoutAPropertyDoNotMakeARuleFailing(t *testing.T) {
 	wantRows(t, query(t, db, `select concat_ws(' ', s.rule_id, s.failing_at is not null, h.errors)
 		from rule_status s left join rule_hours h using (rule_id) order by 1`),
 		"t/good f 60", "t/guarded f 0", "t/misspelt t 100", "t/wrong f 80")
-	if got := counted(t, reg, "pipeline_evaluate_rule_failing", "t/misspelt"); got != 1 {
+	if got := counted(t, reg, "sluice_evaluate_rule_failing", "t/misspelt"); got != 1 {
 		t.Errorf("a rule whose property no event has is failing: %v, want 1", got)
 	}
 }

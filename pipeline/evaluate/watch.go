@@ -25,7 +25,7 @@ const (
 
 // Watch puts the rules of a file or folder into force again whenever they change, and whenever something comes from
 // again, which may be nil. All or nothing: while the rules have errors, the ones in force stay,
-// pipeline_evaluate_rules_reload_ok is 0 and each error is logged. It blocks until ctx ends, and returns an error only
+// sluice_evaluate_rules_reload_ok is 0 and each error is logged. It blocks until ctx ends, and returns an error only
 // if path cannot be watched at all.
 func (e *Engine) Watch(ctx context.Context, path string, load func() (*rules.Set, error), again <-chan struct{}) error {
 	watcher, err := fsnotify.NewWatcher()

@@ -40,7 +40,7 @@ func TestWatch(t *testing.T) {
 		return e.Decide([]pipeline.Event{event("x", "u", "")}).found.Matches[0].Subject
 	}
 	reloads := func(result string) float64 {
-		return counted(t, reg, "pipeline_evaluate_rules_reloads_total", result)
+		return counted(t, reg, "sluice_evaluate_rules_reloads_total", result)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	again, done := make(chan struct{}), make(chan error)
@@ -54,17 +54,17 @@ func TestWatch(t *testing.T) {
 	pgtest.Eventually(t, "the second version", func() bool { return inForce() == "second" })
 	write(ruleText("subject: nonsense"))
 	pgtest.Eventually(t, "a failed reload", func() bool { return reloads("failed") == 1 })
-	if got := counted(t, reg, "pipeline_evaluate_rules_reload_ok"); got != 0 || inForce() != "second" {
+	if got := counted(t, reg, "sluice_evaluate_rules_reload_ok"); got != 0 || inForce() != "second" {
 		t.Errorf("after a bad file: reload_ok %v, in force %q; want 0 and the old rules", got, inForce())
 	}
 	write("rules: &r\n  <<: *r\n") // an anchor that contains itself
 	pgtest.Eventually(t, "another failed reload", func() bool { return reloads("failed") == 2 })
-	if got := counted(t, reg, "pipeline_evaluate_rules_reload_ok"); got != 0 || inForce() != "second" {
+	if got := counted(t, reg, "sluice_evaluate_rules_reload_ok"); got != 0 || inForce() != "second" {
 		t.Errorf("after a file that would never end: reload_ok %v, in force %q; want 0 and the old rules", got, inForce())
 	}
 	write(ruleText(`subject: '"third"'`))
 	pgtest.Eventually(t, "the third version", func() bool { return inForce() == "third" })
-	if got := counted(t, reg, "pipeline_evaluate_rules_reload_ok"); got != 1 {
+	if got := counted(t, reg, "sluice_evaluate_rules_reload_ok"); got != 1 {
 		t.Errorf("after a good file: reload_ok %v, want 1", got)
 	}
 	cancel()
@@ -131,7 +131,7 @@ func TestAFolderThatChangesAllTheTime(t *testing.T) {
 	start := time.Now()
 	pgtest.Eventually(t, "the rules, while another file is written all the time", func() bool {
 		_ = os.WriteFile(filepath.Join(dir, "log.txt"), []byte(time.Now().String()), 0o600)
-		return counted(t, reg, "pipeline_evaluate_rules_reloads_total", "ok") > 0
+		return counted(t, reg, "sluice_evaluate_rules_reloads_total", "ok") > 0
 	})
 	if took := time.Since(start); took > 10*settleMost {
 		t.Errorf("that took %s, want about %s", took, settleMost)

@@ -36,6 +36,6 @@ func TestTenantsDoNotShareLimits(t *testing.T) {
 		}
 	}
 	if got := testutil.ToFloat64(d.metrics.limited.WithLabelValues("1")); got != 1 {
-		t.Errorf("pipeline_ingest_rate_limited_requests_total{tenant=1} = %v; want 1", got)
+		t.Errorf("sluice_ingest_rate_limited_requests_total{tenant=1} = %v; want 1", got)
 	}
 }

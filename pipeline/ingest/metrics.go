@@ -72,37 +72,37 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		return g
 	}
 	m := &Metrics{
-		received: counters("pipeline_ingest_received_events_total",
+		received: counters("sluice_ingest_received_events_total",
 			"Events in requests that could be decoded.", "tenant"),
-		rejected: counters("pipeline_ingest_rejected_events_total",
+		rejected: counters("sluice_ingest_rejected_events_total",
 			"Events that can never be stored as they are, by reason.", "tenant", "reason"),
-		refused: counters("pipeline_ingest_refused_events_total",
+		refused: counters("sluice_ingest_refused_events_total",
 			"Valid events that there was no room for, to be sent again, by cause.", "tenant", "cause"),
-		requests: counters("pipeline_ingest_requests_total",
+		requests: counters("sluice_ingest_requests_total",
 			"Requests answered, by status code.", "status"),
-		limited: counters("pipeline_ingest_rate_limited_requests_total",
+		limited: counters("sluice_ingest_rate_limited_requests_total",
 			"Requests refused because the tenant was over its limits, before their events were counted.", "tenant"),
-		overloaded: counters("pipeline_ingest_overloaded_requests_total",
+		overloaded: counters("sluice_ingest_overloaded_requests_total",
 			"Requests refused because the buffer was full; nearly always before they were decoded, "+
 				"and then their events are in no counter.", "tenant"),
-		wire: counter("pipeline_ingest_body_bytes_total",
+		wire: counter("sluice_ingest_body_bytes_total",
 			"Bytes of request bodies as they came over the wire."),
-		decoded: counter("pipeline_ingest_decoded_bytes_total",
+		decoded: counter("sluice_ingest_decoded_bytes_total",
 			"Bytes of request bodies after decompression."),
-		panics: counter("pipeline_ingest_panics_total",
+		panics: counter("sluice_ingest_panics_total",
 			"Requests that hit a bug of ours and were answered 500; see the log."),
-		inFlight: gauge("pipeline_ingest_in_flight_requests",
+		inFlight: gauge("sluice_ingest_in_flight_requests",
 			"Requests being answered."),
-		reading: gauge("pipeline_ingest_reading_bytes",
+		reading: gauge("sluice_ingest_reading_bytes",
 			"Memory of the bodies being read and decoded (bound: ingest.max-reading-bytes)."),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "pipeline_ingest_request_duration_seconds",
+			Name:    "sluice_ingest_request_duration_seconds",
 			Help:    "From a request's header to its answer, by class of status code (2xx, 4xx, ...).",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .015, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		}, []string{"status"}),
 	}
 	reg.MustRegister(m.seconds)
-	m.reloadOK = gauge("pipeline_ingest_tenants_reload_ok",
+	m.reloadOK = gauge("sluice_ingest_tenants_reload_ok",
 		"1 if the tenants file was good when it was last read; else the tenants from before are in force.")
 	m.reloadOK.Set(1)
 	for _, i := range []int{2, 4, 5} { // there are no others

@@ -284,9 +284,9 @@ func TestSeriesAreThereAtZero(t *testing.T) {
 			"received_events": n, "rejected_events": n * len(causes), "refused_events": n * 3, "overloaded_requests": n,
 			"rate_limited_requests": n, "requests": 16, "panics": 1,
 		} {
-			got, err := testutil.GatherAndCount(reg, "pipeline_ingest_"+metric+"_total")
+			got, err := testutil.GatherAndCount(reg, "sluice_ingest_"+metric+"_total")
 			if err != nil || got != want {
-				t.Errorf("%s: pipeline_ingest_%s_total has %d series, %v; want %d", name, metric, got, err, want)
+				t.Errorf("%s: sluice_ingest_%s_total has %d series, %v; want %d", name, metric, got, err, want)
 			}
 		}
 	}
@@ -390,7 +390,7 @@ func TestStatusCodes(t *testing.T) {
 		t.Errorf("another path: %d; want 404", r.status)
 	}
 	if got := testutil.ToFloat64(d.metrics.requests.WithLabelValues("200")); got < 10 {
-		t.Errorf("pipeline_ingest_requests_total{status=200} = %v; want the requests above", got)
+		t.Errorf("sluice_ingest_requests_total{status=200} = %v; want the requests above", got)
 	}
 	if got := d.server.bodies.InUse(); got != 0 {
 		t.Errorf("%d bytes of bodies are still counted; want 0", got)
@@ -535,7 +535,7 @@ func TestABugCostsOneRequest(t *testing.T) {
 		t.Errorf("after it: %d; want 200", r.status)
 	}
 	if got := testutil.ToFloat64(d.metrics.panics); got != 1 {
-		t.Errorf("pipeline_ingest_panics_total = %v; want 1", got)
+		t.Errorf("sluice_ingest_panics_total = %v; want 1", got)
 	}
 }
 

@@ -13,14 +13,14 @@ type Metrics struct {
 // NewMetrics registers the metrics.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counter := func(name, help string) prometheus.Counter {
-		return prometheus.NewCounter(prometheus.CounterOpts{Name: "pipeline_retain_" + name, Help: help})
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "sluice_retain_" + name, Help: help})
 	}
 	counters := func(name, label, help string) *prometheus.CounterVec {
-		opts := prometheus.CounterOpts{Name: "pipeline_retain_" + name, Help: help}
+		opts := prometheus.CounterOpts{Name: "sluice_retain_" + name, Help: help}
 		return prometheus.NewCounterVec(opts, []string{label})
 	}
 	gauge := func(name, help string) prometheus.Gauge {
-		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "pipeline_retain_" + name, Help: help})
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: "sluice_retain_" + name, Help: help})
 	}
 	m := &Metrics{
 		ahead: gauge("partitions_ahead",
