@@ -36,7 +36,8 @@ func startProgram(ctx context.Context, binary, dir string, env []string, args ..
 
 // startPipeline starts "pipeline run" on the database and waits until it is ready.
 func startPipeline(ctx context.Context, binary, dir string, db *Database, args ...string) (*Program, error) {
-	args = append([]string{"run", "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json"},
+	args = append([]string{"run", "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0",
+		"--console.listen", "127.0.0.1:0", "--log.format", "json"},
 		args...)
 	p, err := startProgram(ctx, binary, dir, []string{"DATABASE_URL=" + db.URL}, args...)
 	if err != nil {

@@ -119,8 +119,12 @@ func TestImports(t *testing.T) {
 			case tool && ofStage && strings.Contains(within, "/") && within != "rules/replay":
 				t.Errorf("%s imports %s; a tool imports stages, and nothing inside them but rules/replay", pkg, imp)
 			case strings.HasPrefix(imp, "sluice.example/sluice/operate/") && pkg != "sluice.example/sluice/cmd/pipeline" &&
-				pkg != "sluice.example/sluice/cmd/lab" && !strings.HasPrefix(pkg, "sluice.example/sluice/bench"):
-				t.Errorf("%s imports %s; only programs import the operators' tools", pkg, imp)
+				pkg != "sluice.example/sluice/cmd/lab" && !strings.HasPrefix(pkg, "sluice.example/sluice/bench") &&
+				pkg != "sluice.example/sluice/console":
+				t.Errorf("%s imports %s; only programs and the console import the operators' tools", pkg, imp)
+			case strings.HasPrefix(imp, "sluice.example/sluice/console") && pkg != "sluice.example/sluice/cmd/pipeline" &&
+				!strings.HasPrefix(pkg, "sluice.example/sluice/console"):
+				t.Errorf("%s imports %s; only the daemon imports the console", pkg, imp)
 			case pkg == "sluice.example/sluice/pipeline" && !std && imp != jsontext:
 				t.Errorf("%s imports %s; the root imports only the standard library and %s", pkg, imp, jsontext)
 			case pkg == jsontext && !std:

@@ -98,6 +98,7 @@ func runDemo(ctx context.Context, o demoOptions, env cli.Env) (err error) {
 	pipe, err := child.Start(ctx, child.Command{
 		Program: o.programs.Pipeline, Log: filepath.Join(o.dir, "pipeline.log"), Env: child.Environ(),
 		Args: []string{"run", "--config", settings, "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0",
+			"--console.listen", "127.0.0.1:0",
 			"--log.format", "json",
 			"--sweep.every", demoSweep.String()},
 	})

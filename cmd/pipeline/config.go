@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"sluice.example/sluice/console"
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/duration"
 	"sluice.example/sluice/internal/memory"
@@ -40,6 +41,7 @@ type config struct {
 	readyFill    float64
 	queryConns   int
 
+	console  console.Config
 	ingest   ingest.Config
 	buffer   buffer.Config
 	copyin   copyin.Config
@@ -50,7 +52,7 @@ type config struct {
 }
 
 // roles that a process may take. Several processes on one database may share them out in any way.
-var allRoles = []string{"ingest", "sweep", "deliver", "retain"}
+var allRoles = []string{"ingest", "sweep", "deliver", "retain", "console"}
 
 func defaultConfig() *config {
 	return &config{
@@ -65,6 +67,7 @@ func defaultConfig() *config {
 		readyFill:    0.95,
 		queryConns:   6,
 
+		console:  console.DefaultConfig(),
 		ingest:   ingest.DefaultConfig(),
 		buffer:   buffer.DefaultConfig(),
 		copyin:   copyin.DefaultConfig(),
@@ -104,6 +107,15 @@ func (c *config) settings() []*setting {
 				"addresses, localhost and the host of admin.listen are always taken"},
 		{key: "admin.ready-fill", value: &c.readyFill, unit: "share",
 			doc: "/readyz answers 503 while the buffer is fuller than this"},
+		{key: "console.listen", value: &c.console.Listen,
+			doc: "address of the operators' console, for the role console. It asks for a login on every address"},
+		{key: "console.hosts", value: &c.console.Hosts, unit: "names",
+			doc: "host names by which browsers ask on console.listen; loopback and the host of console.listen are always taken"},
+		{key: "console.name", value: &c.console.Name,
+			doc: "name of the environment, like prod-eu, shown on every page of the console"},
+		{key: "console.colour", value: &c.console.Colour,
+			doc: "colour of the environment on every page of the console: grey, green, blue, amber or red"},
+		{key: "console.read-only", value: &c.console.ReadOnly, doc: "take all actions away from the console"},
 		{key: "ready-file", value: &c.readyFile,
 			doc: "file that gets the addresses, as one JSON object, once everything runs; it is removed when the process " +
 				"ends. Empty: none"},

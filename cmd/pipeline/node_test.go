@@ -40,7 +40,8 @@ func TestMain(m *testing.M) {
 // startNode runs "pipeline run" on free ports. The node is killed at the end of the test if it still runs.
 func startNode(t *testing.T, url string, args ...string) *child.Process {
 	t.Helper()
-	all := []string{"run", "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json"}
+	all := []string{"run", "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0",
+		"--console.listen", "127.0.0.1:0", "--log.format", "json"}
 	if url != "" {
 		all = append(all, "--database-url", url)
 	}

@@ -49,7 +49,8 @@ func TestReadyFile(t *testing.T) {
 	}
 	late := launch(t, "run", "--ready-file", old, "--database-url", "postgres://127.0.0.1:1/x", "--database.start-timeout",
 		"1s",
-		"--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json")
+		"--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0",
+		"--console.listen", "127.0.0.1:0", "--log.format", "json")
 	if got := exit(t, late, time.Minute); got != 1 {
 		t.Errorf("exit status %d, want 1", got)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sluice.example/sluice/console"
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/httpserve"
 	"sluice.example/sluice/internal/memory"
@@ -35,7 +36,7 @@ done in time. Behind a load balancer set drain-delay: requests are still taken t
 second signal stops at once, with 128 + its number; nothing that was acknowledged is lost by that either.
 
 --ready-file names a file for whoever starts the process: it is written once everything runs, as one JSON
-object with "url" (of the events API), "admin", "database_url" (without its password) and "pid", and removed
+object with "url" (of the events API), "admin", "console" (a link for one login), "database_url" (without its password) and "pid", and removed
 when the process ends.`
 
 func runPipeline(ctx context.Context, args []string, env cli.Env) error {
@@ -190,11 +191,42 @@ func (n *node) prepare(ctx context.Context, db *database) ([]stages.Stage, error
 	if err != nil {
 		return nil, err
 	}
+	page, err := n.openConsole(p)
+	if err != nil {
+		return nil, errors.Join(err, closeDoor(door))
+	}
 	n.server = made.server
 	n.ready.started(made.checks(p)...)
 	// The books end last, when nothing is written any more.
 	last := stages.New("books", func(ctx context.Context) error { return n.books.Run(ctx, n.log) })
-	return append(made.running(door), last), nil
+	return slices.Concat(made.running(door), page, []stages.Stage{last}), nil
+}
+
+// openConsole listens for operators, and logs the link of the first login; no stage where the role is not taken.
+func (n *node) openConsole(p pools) ([]stages.Stage, error) {
+	if !n.cfg.hasRole("console") {
+		return nil, nil
+	}
+	c, err := console.New(n.cfg.console, console.Sources{
+		DB: p.console, Metrics: n.reg, Ready: n.ready.check, Version: version(),
+	}, n.log)
+	if err != nil {
+		return nil, err
+	}
+	door, err := net.Listen("tcp", n.cfg.console.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("console.listen: %w", err)
+	}
+	n.told.Console = c.LoginLink(door.Addr())
+	n.log.Info("console", "link", n.told.Console)
+	return []stages.Stage{stages.New("console", func(ctx context.Context) error { return c.Serve(ctx, door) })}, nil
+}
+
+func closeDoor(door net.Listener) error {
+	if door == nil {
+		return nil
+	}
+	return door.Close()
 }
 
 // introduce asks of the database, and writes into it, what has to be there before anything runs. It may be repeated.

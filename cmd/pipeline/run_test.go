@@ -222,7 +222,7 @@ func TestAddressInUse(t *testing.T) {
 	}
 	for _, listen := range []string{l.Addr().String(), "127.0.0.1:nonsense"} {
 		status, _, errOut := runCommand(t, nil, "run", "--database-url", url, "--listen", listen, "--admin.listen",
-			"127.0.0.1:0")
+			"127.0.0.1:0", "--console.listen", "127.0.0.1:0")
 		if status != 1 || !strings.Contains(errOut, "listen: ") {
 			t.Errorf("--listen %s: status %d, %s", listen, status, errOut)
 		}
@@ -579,6 +579,7 @@ func TestEmbeddedPostgresDefault(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	second := launch(t, "run", "--data-dir", dir, "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0",
+		"--console.listen", "127.0.0.1:0",
 		"--log.format", "json")
 	if got := exit(t, second, time.Minute); got != 1 {
 		t.Errorf("a second process on the data directory: exit status %d, want 1", got)
@@ -689,7 +690,8 @@ func TestTopics(t *testing.T) {
 func TestDatabaseAwayAtStart(t *testing.T) {
 	t.Parallel()
 	node := launch(t, "run", "--database-url", "postgres://nobody:hunter2@127.0.0.1:1/x", "--database.start-timeout", "1s",
-		"--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json")
+		"--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0",
+		"--console.listen", "127.0.0.1:0", "--log.format", "json")
 	if got := exit(t, node, time.Minute); got != 1 {
 		t.Errorf("exit status %d, want 1", got)
 	}

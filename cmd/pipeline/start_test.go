@@ -56,7 +56,8 @@ func TestStartWaitsForAReadOnlyMoment(t *testing.T) {
 	if _, err := conn.Exec(t.Context(), `alter database `+name+` set default_transaction_read_only = on`); err != nil {
 		t.Fatal(err)
 	}
-	args := append(writeRules(t, "http://127.0.0.1:9", "[1h]"), "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0")
+	args := append(writeRules(t, "http://127.0.0.1:9", "[1h]"), "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0",
+		"--console.listen", "127.0.0.1:0")
 	node := launch(t, append([]string{"run", "--database-url", url}, args...)...)
 	logged(t, node, "25006")
 	if _, err := conn.Exec(t.Context(), `alter database `+name+` reset default_transaction_read_only`); err != nil {
@@ -87,7 +88,8 @@ func TestStartTimeoutIsKept(t *testing.T) {
 			proxy := pgtest.NewProxy(t, url)
 			proxy.SetBlackHole(c.lock == "")
 			args := append(writeRules(t, "http://127.0.0.1:9", "[1h]"), "--listen", "127.0.0.1:0",
-				"--admin.listen", "127.0.0.1:0", "--database.start-timeout", timeout.String())
+				"--admin.listen", "127.0.0.1:0",
+				"--console.listen", "127.0.0.1:0", "--database.start-timeout", timeout.String())
 			begin := time.Now()
 			node := launch(t, append([]string{"run", "--database-url", proxy.URL()}, args...)...)
 			if status := exit(t, node, time.Minute); status != 1 {
@@ -107,7 +109,8 @@ func TestSIGTERMEndsAStart(t *testing.T) {
 	proxy := pgtest.NewProxy(t, pgtest.URL(t))
 	hook, silent := pgtest.Once(pgtest.Hang, starts["books"])
 	proxy.OnMessage(hook)
-	args := append(writeRules(t, "http://127.0.0.1:9", "[1h]"), "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0")
+	args := append(writeRules(t, "http://127.0.0.1:9", "[1h]"), "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0",
+		"--console.listen", "127.0.0.1:0")
 	node := launch(t, append([]string{"run", "--database-url", proxy.URL()}, args...)...)
 	<-silent
 	proxy.SetBlackHole(true)

@@ -61,8 +61,8 @@ type parts struct {
 }
 
 // pools are the connections that the stages share: one set for writers, so that nothing else can take a connection
-// from ingest, one for what operators look at, which may take long, and one for everything else.
-type pools struct{ write, query, pages *pgxpool.Pool }
+// from ingest, one for what operators look at, which may take long, one for the console, and one for everything else.
+type pools struct{ write, query, pages, console *pgxpool.Pool }
 
 func (db *database) openPools(cfg *config, reg prometheus.Registerer) (p pools, err error) {
 	if p.write, err = db.pool("write", max(1, cfg.buffer.Writers), reg); err != nil {
@@ -70,6 +70,11 @@ func (db *database) openPools(cfg *config, reg prometheus.Registerer) (p pools, 
 	}
 	if p.pages, err = db.pool("pages", 1, reg); err != nil {
 		return p, err
+	}
+	if cfg.hasRole("console") {
+		if p.console, err = db.pool("console", 2, reg); err != nil {
+			return p, err
+		}
 	}
 	p.query, err = db.pool("query", max(1, cfg.queryConns), reg)
 	return p, err

@@ -14,6 +14,8 @@ type Ready struct {
 	URL string `json:"url,omitempty"`
 	// Admin is the address of /readyz, /metrics and /v1/books.
 	Admin string `json:"admin,omitempty"`
+	// Console is a link for one login into the operators' console; empty where the process has none.
+	Console string `json:"console,omitempty"`
 	// Database is the URL of the database in use, without its password.
 	Database string `json:"database_url,omitempty"`
 	Pid      int    `json:"pid"`

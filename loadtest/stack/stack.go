@@ -65,7 +65,8 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 	s.pipeline, err = child.Start(ctx, child.Command{
 		Program: o.Pipeline, Log: o.PipelineLog,
 		Env: slices.Concat(env, []string{"LOADTEST_RECEIVER=" + s.Receiver, "LOADTEST_SECRET=" + secret}),
-		Args: append([]string{"run", "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0", "--log.format", "json",
+		Args: append([]string{"run", "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0",
+			"--console.listen", "127.0.0.1:0", "--log.format", "json",
 			"--rules", filepath.Join(o.Folder, "rules.yaml"),
 			"--destinations", filepath.Join(o.Folder, "destinations.yaml")}, o.PipelineArgs...),
 	})

@@ -1,0 +1,132 @@
+// Package console serves the operators' console: pages that show what happens and why, the same answers as JSON, and the
+// actions of operators. It has a listener of its own, asks for a login on every address, and takes no part in the path of
+// an event: without the role "console" nothing of it runs.
+//
+// A page is one row in the table of routes, one function that returns its model, and one template. The model is also
+// the JSON answer. Pages are complete without JavaScript where they show no live data.
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"sluice.example/sluice/internal/httpserve"
+	"sluice.example/sluice/internal/pgtx"
+)
+
+// Config is what an operator sets.
+type Config struct {
+	// Listen is the address, host:port.
+	Listen string
+	// Hosts are names by which browsers ask, beside the names of loopback and the host of Listen. A request with any
+	// other Host is answered 421, so that no page can reach the console by a name of its own.
+	Hosts []string
+	// Name is the environment, shown on every page and in its title, such as prod-eu.
+	Name string
+	// Colour marks the environment: grey, green, blue, amber or red.
+	Colour string
+	// ReadOnly takes all actions away.
+	ReadOnly bool
+}
+
+// DefaultConfig returns the console on loopback, next to the admin address.
+func DefaultConfig() Config { return Config{Listen: "127.0.0.1:9091", Colour: "grey"} }
+
+// Sources are what the console shows. Funcs and pointers are nil where this process does not have them; pages say so.
+type Sources struct {
+	// DB is a pool of the console's own.
+	DB pgtx.Beginner
+	// Metrics are those of this process.
+	Metrics prometheus.Gatherer
+	// Ready returns why this process should get no traffic, nil where it should.
+	Ready func(context.Context) error
+	// Version is the program's.
+	Version string
+}
+
+// Console serves pages. It is safe for concurrent use.
+type Console struct {
+	cfg Config
+	src Sources
+	log *slog.Logger
+
+	logins *logins
+	pages  pages
+	assets *assets
+	routes []route
+}
+
+// New makes a console, and reports what is wrong with its settings.
+func New(cfg Config, src Sources, log *slog.Logger) (*Console, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	c := &Console{cfg: cfg, src: src, log: log, logins: newLogins(), assets: loadAssets()}
+	c.routes = c.table()
+	var err error
+	c.pages, err = loadPages()
+	return c, err
+}
+
+func (cfg Config) validate() error {
+	var errs []error
+	host, _, err := net.SplitHostPort(cfg.Listen)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("console.listen: %w; set host:port", err))
+	} else if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		errs = append(errs, fmt.Errorf("console.listen: %s is not a loopback address; nobody is configured who may log in "+
+			"there", cfg.Listen))
+	}
+	if _, ok := colours[cfg.Colour]; !ok {
+		errs = append(errs, fmt.Errorf("console.colour: %q; set grey, green, blue, amber or red", cfg.Colour))
+	}
+	return errors.Join(errs...)
+}
+
+var colours = map[string]struct{}{"grey": {}, "green": {}, "blue": {}, "amber": {}, "red": {}}
+
+// LoginLink returns a link for one login as an operator, at the address that l listens at.
+func (c *Console) LoginLink(l net.Addr) string {
+	return "http://" + l.String() + "/login#t=" + c.logins.once
+}
+
+// Serve serves until ctx ends.
+func (c *Console) Serve(ctx context.Context, l net.Listener) error {
+	return httpserve.Serve(ctx, l, c.Handler(), time.Second)
+}
+
+// Handler returns the handler of all routes behind all checks: the Host first, then the login, then the role.
+func (c *Console) Handler() http.Handler {
+	return c.guard(c.mux())
+}
+
+// patience bounds what one page waits for the database; it is then answered with what is in memory.
+const patience = 2 * time.Second
+
+// read calls f in a read-only transaction whose statements can neither take long nor take much of PostgreSQL.
+func (c *Console) read(ctx context.Context, f func(pgx.Tx) error) error {
+	if c.src.DB == nil {
+		return errNoDatabase
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	bounds := pgtx.Bounds{Idle: 5 * time.Second, Statement: patience, Lock: 100 * time.Millisecond}
+	return pgtx.InTx(ctx, c.src.DB, pgx.TxOptions{AccessMode: pgx.ReadOnly}, bounds, func(tx pgx.Tx) error {
+		// Compiling costs more than these short statements, and workers would be taken away from claims.
+		if _, err := tx.Exec(ctx, "select set_config('jit', 'off', true), "+
+			"set_config('max_parallel_workers_per_gather', '0', true)"); err != nil {
+			return err
+		}
+		return f(tx)
+	})
+}
+
+var errNoDatabase = errors.New("the database is not there yet")
