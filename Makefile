@@ -22,6 +22,7 @@ demo: setup build ## the main job from nothing: a shop's day, stored, decided, s
 
 test: setup ## all tests, on real PostgreSQL
 	@./.ci/node
+	@./.ci/chromium
 	@./.ci/pgbouncer
 	@./.ci/promtool
 	$(call in_each_module,go test ./...)
@@ -41,6 +42,7 @@ fuzz: ## every fuzz target, FUZZTIME=5000x inputs or for example 5m
 
 race: setup ## all tests under the race detector
 	@./.ci/node
+	@./.ci/chromium
 	@./.ci/pgbouncer
 	$(call in_each_module,go test -race ./...)
 
