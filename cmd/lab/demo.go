@@ -28,7 +28,7 @@ import (
 const demoAbout = `Plays a day of a small shop, at high speed, through the real door: it starts a pipeline with a
 private PostgreSQL and a receiver that fails now and then, sends the day's events over HTTP, duplicates and faulty
 ones among them, waits until everything that the rules decided is delivered, and checks that the books balance. The
-exit status is 0 only if they do.`
+exit status is 0 only if they do. Then the day can be looked at in the console.`
 
 type demoOptions struct {
 	dir, rules string
@@ -48,7 +48,7 @@ func demoCommand(ctx context.Context, args []string, env cli.Env) error {
 		"rules `file`; whatever it sends goes to the demo's receiver")
 	fs.IntVar(&o.visits, "visits", 3000, "`visits` to the shop, each with about 7 events")
 	fs.Uint64Var(&o.seed, "seed", 1, "`seed` of the day")
-	fs.BoolVar(&o.keep, "keep", false, "stay up until Ctrl-C")
+	fs.BoolVar(&o.keep, "keep", env.Terminal, "stay up until Ctrl-C, as it does where somebody looks on")
 	if _, err := cli.Parse(fs, args, 0); err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func runDemo(ctx context.Context, o demoOptions, env cli.Env) (err error) {
 	say("  the books balance\n")
 	if o.keep {
 		r.printGoOn(env.Stdout, pipe, receiver)
-		say("\nStaying up until Ctrl-C.")
+		say("\nStaying up until Ctrl-C. The day, in the console (a link for one login):\n  %s", pipe.Console)
 		<-ctx.Done()
 		return nil
 	}

@@ -145,7 +145,7 @@ func printRestart(w io.Writer, o demoOptions, receiver *child.Process) {
 	fmt.Fprintf(w, `Go on with its data, in two terminals:
   RECEIVER_SECRET=$(cat %[1]s/secret) bin/lab receiver --listen %[2]s
   bin/pipeline run --config %[1]s/pipeline.yaml
-and in a third:
+It prints a link to the console, where the day can be looked at. In a third:
 `, o.dir, address)
 	fmt.Fprintf(w, demoCurl, "http://127.0.0.1:8080/v1/events", receiver.URL, "http://127.0.0.1:9090")
 }
