@@ -87,7 +87,7 @@ func (x *Explainer) overLimit(ctx context.Context, e pipeline.Event, l rules.Loo
 				return h, nil
 			}
 		}
-		if u.Quota.Quiet(e.ReceivedAt) && !u.Quota.Defer {
+		if u.Quiet(e.ReceivedAt) && !u.Quota.Defer {
 			return h, nil
 		}
 	}

@@ -120,6 +120,25 @@ func TestQuietHours(t *testing.T) {
 	w.want(`select 'none' from outbox`)
 }
 
+// TestQuietHoursOfTheEvent are those where the customer lives.
+func TestQuietHoursOfTheEvent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, limited("rules: [a], over: defer, "+
+		"hours: {from: '21:00', to: '08:00', timezone: 'coalesce(event.properties.tz, \"Europe/Berlin\")'}"))
+	w.set(w.now.Truncate(24 * time.Hour).Add(22*time.Hour + 30*time.Minute)) // UTC
+	for _, tz := range []string{`"Asia/Tokyo"`, `"America/New_York"`, `"nowhere"`, `null`} {
+		ev := w.event("x", "s", 0)
+		ev.Properties = []byte(`{"tz":` + tz + `}`)
+		w.ingest(ev)
+	}
+	w.want(`select coalesce(payload -> 'properties' ->> 'tz', 'none') || ' '
+			|| case when run_after = clock.now() then 'at once' else to_char(run_after at time zone z, 'HH24:MI') end
+		from outbox, unnest(array['Asia/Tokyo', 'America/New_York', 'UTC', 'Europe/Berlin']) with ordinality as u(z, n)
+		where rule_id = 't/a' and n = (select count(*) from outbox o where o.rule_id = 't/a'
+			and o.message_id <= outbox.message_id) order by message_id`,
+		"Asia/Tokyo 08:00", "America/New_York at once", "nowhere 08:00", "none 08:00")
+}
+
 // TestLimitsAreForgottenInTime, and not before an edit could look back at them.
 func TestLimitsAreForgottenInTime(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,8 @@ package rules
 import (
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"go.yaml.in/yaml/v3"
@@ -25,6 +27,8 @@ type Quota struct {
 	quiet *quietHours
 
 	subject *expr.Program
+	// zone is the time zone of the quiet hours where it is that of the event.
+	zone *expr.Program
 	// hash changes with its content.
 	hash string
 }
@@ -35,13 +39,13 @@ type quietHours struct {
 	zone     *time.Location
 }
 
-// end returns when the quiet hours that at lies in are over; the zero time where it lies in none.
-func (q *quietHours) end(at time.Time) time.Time {
-	local := at.In(q.zone)
+// end returns when the quiet hours of a time zone that at lies in are over; the zero time where it lies in none.
+func (q *quietHours) end(at time.Time, zone *time.Location) time.Time {
+	local := at.In(zone)
 	for day := -1; day <= 0; day++ {
 		clock := func(d time.Duration, more int) time.Time {
 			return time.Date(local.Year(), local.Month(), local.Day()+day+more, int(d/time.Hour), int(d%time.Hour/time.Minute),
-				0, 0, q.zone)
+				0, 0, zone)
 		}
 		next := 0
 		if q.to <= q.from {
@@ -54,15 +58,29 @@ func (q *quietHours) end(at time.Time) time.Time {
 	return time.Time{}
 }
 
-// Quiet reports whether a time lies in the quota's quiet hours.
-func (q *Quota) Quiet(at time.Time) bool { return q.quiet != nil && !q.quiet.end(at).IsZero() }
-
 // Under is a quota that a match has to be within, and whom it is about.
 type Under struct {
 	Quota *Quota
 	// State is under what the moments of its subjects are kept; shadows use up nothing of what is sent.
 	State   string
 	Subject string
+	// zone is that of the quiet hours.
+	zone *time.Location
+}
+
+// Quiet reports whether a time lies in the quiet hours.
+func (u *Under) Quiet(at time.Time) bool { return !u.quietUntil(at).IsZero() }
+
+// quietUntil returns when the quiet hours that at lies in are over; the zero time where it lies in none.
+func (u *Under) quietUntil(at time.Time) time.Time {
+	q := u.Quota.quiet
+	switch {
+	case q == nil:
+		return time.Time{}
+	case u.zone != nil:
+		return q.end(at, u.zone)
+	}
+	return q.end(at, q.zone)
 }
 
 // Counted reports whether the quota remembers what it granted.
@@ -96,10 +114,8 @@ func Slot(under []Under, moments [][]time.Time, now, due time.Time) (at time.Tim
 					return due, OverLimit
 				}
 			}
-			if q.quiet != nil {
-				if end := q.quiet.end(next); !end.IsZero() {
-					next = end
-				}
+			if end := u.quietUntil(next); !end.IsZero() {
+				next = end
 			}
 			if next.After(at) {
 				if !q.Defer {
@@ -147,9 +163,40 @@ func (f *Findings) within(m *Match) bool {
 				return false
 			}
 		}
+		if q.zone != nil {
+			u.zone = zoneNamed(q.zone, &f.vars)
+		}
 		m.Under = append(m.Under, u)
 	}
 	return true
+}
+
+// zoneNamed is the time zone that an event names; UTC where it names none that exists.
+func zoneNamed(p *expr.Program, v *expr.Vars) *time.Location {
+	name, err := p.Text(v)
+	if err != nil || !mayBeZone(name) {
+		return time.UTC
+	}
+	if zone, ok := zones.Load(name); ok {
+		return zone.(*time.Location)
+	}
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		return time.UTC
+	}
+	zones.Store(name, zone)
+	return zone
+}
+
+// zones are the time zones that events named. Each has one name that mayBeZone, so there are some hundreds.
+var zones sync.Map
+
+// mayBeZone reports whether a text of an event is fit to be looked up as a file's name.
+func mayBeZone(name string) bool {
+	odd := strings.IndexFunc(name, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("/_+-", r))
+	})
+	return odd < 0 && len(name) <= 64 && name != "Local" && !strings.Contains(name, "//") && !strings.HasSuffix(name, "/")
 }
 
 // quotas reads limits, after the rules.
@@ -168,28 +215,46 @@ func (l *loader) quotas(n *yaml.Node) {
 			seen[id] = true
 			q.hash = hashNode(item, nil)
 		}
-		l.quota(q, c)
-		for _, r := range l.covered(c) {
+		covered := l.covered(c)
+		sc := l.scope(expr.Event, heardBy(covered))
+		l.quota(q, c, sc)
+		for _, r := range covered {
 			r.quotas = append(r.quotas, q)
 		}
 	}
 }
 
-// quota reads what a limit allows.
-func (l *loader) quota(q *Quota, c *yamlfile.Section) {
+// heardBy are the names of the events that lead to decisions of rules: of absence rules, those of their trigger.
+func heardBy(covered []*Rule) (on []string) {
+	if len(covered) == 0 {
+		return []string{"*"} // which is a fault already
+	}
+	for _, r := range covered {
+		if len(r.takes) > 0 {
+			on = append(on, r.takes[0].on...)
+		}
+	}
+	slices.Sort(on)
+	return slices.Compact(on)
+}
+
+// quota reads what a limit allows. Its expressions see the events that its rules decide about.
+func (l *loader) quota(q *Quota, c *yamlfile.Section, sc *expr.Scope) {
 	q.Defer = c.OneOf("over", "suppress", "defer") == "defer"
 	if c.Has("at_most") || !c.Has("hours") {
 		if c.Require("at_most", "how many messages about a subject") && c.Require("per", "in which time") &&
 			c.Require("subject", "whom it is about, for example event.user_id") {
 			q.AtMost = c.Int("at_most", 1, 1, MaxCap)
 			q.Per = c.Duration("per", 0, time.Second, maxDuration)
-			q.subject = l.scope(expr.Event, nil).Key(l.src, c.Get("subject"), c.At("subject"))
+			q.subject = l.key(sc, c.Get("subject"), c.At("subject"))
 		}
 	}
-	s := c.Section("hours", "from", "to", "timezone")
-	if s == nil {
-		return
+	if s := c.Section("hours", "from", "to", "timezone"); s != nil {
+		l.quietHours(q, s, sc)
 	}
+}
+
+func (l *loader) quietHours(q *Quota, s *yamlfile.Section, sc *expr.Scope) {
 	h := &quietHours{zone: time.UTC}
 	q.quiet = h
 	for _, end := range []struct {
@@ -207,14 +272,21 @@ func (l *loader) quota(q *Quota, c *yamlfile.Section) {
 	if h.from == h.to && s.Has("from") {
 		s.Fault("to", "hours that begin and end at one time would never be over")
 	}
-	if name := s.String("timezone"); name != "" {
-		zone, err := time.LoadLocation(name)
-		if err != nil {
-			s.Fault("timezone", "%q is not a time zone; use a name such as Europe/Berlin", name)
-		} else {
-			h.zone = zone
-		}
+	name := s.String("timezone")
+	if name == "" {
+		return
 	}
+	if strings.Contains(name, "event.") {
+		q.zone = l.key(sc, s.Get("timezone"), s.At("timezone"))
+		return
+	}
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		s.Fault("timezone", "%q is not a time zone; use a name such as Europe/Berlin, or an expression such as "+
+			"event.properties.timezone", name)
+		return
+	}
+	h.zone = zone
 }
 
 // covered are the rules that a limit is over: those it names, or those that send to a destination.

@@ -1,10 +1,13 @@
 package rules
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
+
+	"sluice.example/sluice/pipeline"
 )
 
 // TestSlot: when a message under limits may be sent.
@@ -67,7 +70,7 @@ func TestNoWindowHasMore(t *testing.T) {
 			if reason == "" {
 				moments = Granted(moments, at)
 			}
-			if reason == "" && (at.Before(due) || u.Quota.Quiet(at) || !u.Quota.Defer && !at.Equal(due)) {
+			if reason == "" && (at.Before(due) || u.Quiet(at) || !u.Quota.Defer && !at.Equal(due)) {
 				t.Fatalf("seed %d: due at %s, sent at %s", seed, due, at)
 			}
 		}
@@ -96,7 +99,7 @@ func TestQuietHoursEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := ""
-		if end := q.end(local); !end.IsZero() {
+		if end := q.end(local, berlin); !end.IsZero() {
 			got = end.In(berlin).Format("2006-01-02 15:04")
 		}
 		if got != want {
@@ -112,6 +115,36 @@ func TestQuietHoursEnd(t *testing.T) {
 	check(12, 14, "2026-11-30 13:00", "2026-11-30 14:00")
 	check(12, 14, "2026-11-30 14:00", "")
 	check(12, 14, "2026-11-30 02:00", "")
+}
+
+// TestLimitsSeeDeclaredProperties of the events that their rules decide about.
+func TestLimitsSeeDeclaredProperties(t *testing.T) {
+	text := "version: 1\nruleset: t\nevents: {x: {account: string, tz: string}}\nrules:\n" + oneRule("r") + "limits:\n" +
+		"  - {id: a, subject: event.properties.%s, at_most: 1, per: 1d, rules: [r], over: defer,\n" +
+		"     hours: {from: '21:00', to: '08:00', timezone: event.properties.tz}}\n"
+	if _, err := loadText(t, fmt.Sprintf(text, "account")); err != nil {
+		t.Error(err)
+	}
+	if _, err := loadText(t, fmt.Sprintf(text, "acount")); err == nil || !strings.Contains(err.Error(), `"account"?`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestZoneOfAnEvent is one that exists, or UTC, and is never looked for outside the folder of time zones.
+func TestZoneOfAnEvent(t *testing.T) {
+	set := load(t, ruleText()+"limits: [{id: a, rules: [r], hours: {from: '21:00', to: '08:00', "+
+		"timezone: event.properties.tz}}]\n")
+	for properties, want := range map[string]string{
+		`{"tz":"Europe/Berlin"}`: "Europe/Berlin", `{"tz":"America/Argentina/Ushuaia"}`: "America/Argentina/Ushuaia",
+		`{"tz":"Etc/GMT+5"}`: "Etc/GMT+5", `{}`: "UTC", `{"tz":null}`: "UTC", `{"tz":["Europe/Berlin"]}`: "UTC",
+		`{"tz":"Local"}`: "UTC", `{"tz":"Atlantis"}`: "UTC", `{"tz":"/etc/passwd"}`: "UTC", `{"tz":"Europe//Berlin"}`: "UTC",
+		`{"tz":"./Europe/Berlin"}`: "UTC", `{"tz":"../zoneinfo/Europe/Berlin"}`: "UTC", `{"tz":"Europe/"}`: "UTC",
+	} {
+		found := set.Decide([]pipeline.Event{{Tenant: 1, Name: "x", Properties: []byte(properties)}})
+		if len(found.Matches) != 1 || found.Matches[0].Under[0].zone.String() != want {
+			t.Errorf("%s: got %+v, want %s", properties, found, want)
+		}
+	}
 }
 
 func TestLimitsAreChecked(t *testing.T) {
@@ -139,6 +172,8 @@ func TestLimitsAreChecked(t *testing.T) {
 	check("id: a, hours: {from: '25:00', to: '08:00'}, rules: [r]", `"25:00" is not a time of the day`)
 	check("id: a, hours: {from: '21:00', to: '08:00', timezone: Berlin}, rules: [r]", "is not a time zone")
 	check("id: a, hours: {from: '21:00', to: '08:00'}, rules: [r], over: digest", "digest")
+	check("id: a, hours: {from: '21:00', to: '08:00', timezone: event.properties.tz}, rules: [r]", "")
+	check("id: a, hours: {from: '21:00', to: '08:00', timezone: event.propertys.tz}, rules: [r]", `did you mean "properties"`)
 	// A change of a limit is a change of the rules in force.
 	text := func(most string) string {
 		return ruleText() + "limits: [{id: a, subject: event.user_id, at_most: " + most + ", per: 1d, rules: [r]}]\n"
