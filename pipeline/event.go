@@ -44,9 +44,17 @@ type Event struct {
 	Referrer    string
 	UserAgent   string
 
+	// Trace is the sampled trace that the event belongs to, nil for none. Messages that event rules decide because of the
+	// event carry it on. It is not stored with the event, and many events may share it; nobody changes it.
+	Trace *Trace
+
 	// Properties is the client's JSON object, byte for byte; nil where it sent none.
 	Properties []byte
 }
+
+// Trace is a place in a trace, in the form of the headers of W3C Trace Context (level 1): Parent is traceparent, and
+// State is tracestate, which may be empty. Both follow its grammar, so they are short and printable ASCII.
+type Trace struct{ Parent, State string }
 
 // eventOverhead is what an Event costs beside its strings: the struct itself (about 250 bytes on 64-bit machines)
 // and its share of the slices that carry it.
@@ -54,8 +62,12 @@ const eventOverhead = 320
 
 // Size is what the event counts against bounds on memory, in bytes.
 func (e *Event) Size() int {
-	return eventOverhead + len(e.ClientID) + len(e.Name) + len(e.AnonymousID) + len(e.UserID) + len(e.SessionID) +
+	size := eventOverhead + len(e.ClientID) + len(e.Name) + len(e.AnonymousID) + len(e.UserID) + len(e.SessionID) +
 		len(e.PageURL) + len(e.Referrer) + len(e.UserAgent) + len(e.Properties)
+	if e.Trace != nil {
+		size += len(e.Trace.Parent) + len(e.Trace.State)
+	}
+	return size
 }
 
 // SentID returns the id as the client sent it, which is the UUID where that was one.

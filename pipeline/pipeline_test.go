@@ -95,7 +95,7 @@ func TestImports(t *testing.T) {
 	http := []string{"ingest", "deliver"}
 	// Of internal/, for every stage.
 	mechanisms := []string{"certfile", "duration", "jsontext", "pgcopy", "pgsession", "pgtx", "spell", "tenants",
-		"timetext", "wait", "yamlfile"}
+		"timetext", "tracecontext", "wait", "yamlfile"}
 	const jsontext = "sluice.example/sluice/internal/jsontext"
 	for line := range strings.Lines(string(out)) {
 		f := strings.Fields(line)

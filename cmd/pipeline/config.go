@@ -141,6 +141,9 @@ func (c *config) settings() []*setting {
 			doc: "how far in the future occurred_at may lie, for clocks that are wrong"},
 		{key: "ingest.keep-unknown-fields", value: &c.ingest.KeepUnknownFields,
 			doc: "keep unknown top-level fields under properties; otherwise such an event is rejected, naming the field"},
+		{key: "ingest.trace-context", value: &c.ingest.TraceContext,
+			doc: "keep the sampled traceparent and tracestate of requests and CloudEvents (W3C Trace Context), and send them " +
+				"on with the messages that event rules decide because of them"},
 		{key: "ingest.cors-origins", value: &c.ingest.CORSOrigins, unit: "origins",
 			doc: "web pages that may post events, as https://shop.example.com, or * for any"},
 		{key: "ingest.tls-cert-file", value: &c.ingest.TLSCertFile,

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"sluice.example/sluice/internal/tracecontext"
 )
 
 // clockSlack is how far the clocks of the machines that take events may be from the database's, and how long a batch
@@ -43,7 +45,9 @@ select message_id, tenant_id, type, coalesce(rule_id, '') as rule, coalesce(rule
     subject_key, dedupe_key, status, attempts, created_at, run_after, locked_until, finished_at,
     coalesce(last_error, '') as last_error, payload::text as payload,
     idempotency_key::text as idempotency_key, event_id,
-    recheck is not null as rechecked, now() as now
+    recheck is not null as rechecked, now() as now,
+    coalesce((select min(value) from jsonb_each_text(case jsonb_typeof(headers) when 'object' then headers end)
+        where lower(key) = 'traceparent'), '') as traceparent
 from outbox where `
 
 // messages finds the messages that a condition holds for, with their attempts.
@@ -58,6 +62,7 @@ func (x *Explainer) messages(ctx context.Context, where string, args ...any) ([]
 	}
 	for i := range found {
 		m := &found[i]
+		m.Trace = tracecontext.TraceID(m.TraceParent)
 		x.compare(m)
 		if m.Attempts, err = x.attempts(ctx, m.ID); err != nil {
 			return nil, err

@@ -191,6 +191,9 @@ func (p *printer) message(m Message) {
 		p.say("  %s", by)
 	}
 	p.say("  made %s, payload %s", stamp(m.CreatedAt), short(m.Payload))
+	if m.Trace != "" {
+		p.say("  trace %s", m.Trace)
+	}
 	for _, a := range m.Attempts {
 		p.attempt(a)
 	}

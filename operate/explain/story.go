@@ -152,6 +152,9 @@ type Message struct {
 	// Rechecked is true where the decision is looked at again just before sending.
 	Rechecked bool      `db:"rechecked" json:"rechecked"`
 	Now       time.Time `db:"now" json:"now"`
+	// TraceParent is that header of the message, as it is sent on, and Trace the id of the trace in it.
+	TraceParent string `db:"traceparent" json:"traceparent,omitempty"`
+	Trace       string `db:"-" json:"trace_id,omitempty"`
 	// Changed is the version that the rule has now, where it is another; Gone is true where the rule is not there.
 	Changed  string    `db:"-" json:"rule_is_now,omitempty"`
 	Gone     bool      `db:"-" json:"rule_is_gone,omitempty"`

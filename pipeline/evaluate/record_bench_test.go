@@ -20,6 +20,7 @@ func BenchmarkRecord(b *testing.B) {
 		lines []string
 	}{
 		{"event", nil},
+		{"event-traced", nil},
 		{"key", []string{"dedupe_key: event.properties.k"}},
 		{"cooldown", []string{"cooldown: 1h"}},
 		{"key+cap", []string{"dedupe_key: event.properties.k", "cap: {max: 3, per: 1h}"}},
@@ -46,6 +47,9 @@ func BenchmarkRecord(b *testing.B) {
 						made++
 						events[i] = event("x", fmt.Sprint("u", made), strings.Replace(benchProperties, "{",
 							fmt.Sprintf(`{"k":"key-%d",`, made), 1))
+						if kind.name == "event-traced" {
+							events[i].Trace = &pipeline.Trace{Parent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
+						}
 					}
 					return events
 				}

@@ -149,6 +149,7 @@ func (d *decoder) cloudElement(i int) int {
 	d.unknown = d.unknown[:0]
 	begin := i
 	var id, source, version string
+	var parent, state []byte
 	members := d.s.Members(i)
 	for members.Next() {
 		m := &members.Member
@@ -171,6 +172,14 @@ func (d *decoder) cloudElement(i int) int {
 			dr.e.AnonymousID = dr.text(m, maxID)
 		case "sessionid":
 			dr.e.SessionID = dr.text(m, maxID)
+		case "traceparent":
+			if d.traced {
+				parent = hint(m)
+			}
+		case "tracestate":
+			if d.traced {
+				state = hint(m)
+			}
 		case "data":
 			if m.Raw()[0] == '{' {
 				dr.properties = dr.object(m)
@@ -196,6 +205,7 @@ func (d *decoder) cloudElement(i int) int {
 	case dr.e.Name == "":
 		dr.reject("type", "is required", causeMissing)
 	}
+	dr.e.Trace = newTrace(parent, state)
 	// The key is both. No source holds a space, so that no two pairs come to the same.
 	dr.id = []byte(source + " " + id)
 	d.finish(&dr, i-begin)

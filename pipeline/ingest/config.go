@@ -28,6 +28,9 @@ type Config struct {
 	// KeepUnknownFields moves top-level fields that are not known under properties, where they give way to a property
 	// of the same name. By default such an event is rejected, since a field that is silently ignored is lost data.
 	KeepUnknownFields bool
+	// TraceContext keeps the sampled trace that a request or a CloudEvent belongs to (W3C Trace Context), for the messages
+	// that rules decide because of it. Default false: receivers may be others than those who trace.
+	TraceContext bool
 
 	// CORSOrigins are the origins of web pages that may send events from a browser, like https://shop.example.com, or *
 	// for any. Default none.

@@ -31,6 +31,8 @@ type decoder struct {
 	key   string
 	keyed bool
 	sent  []byte
+	// traced: the traces of events are kept (ingest.trace-context).
+	traced bool
 	// copied is how many bytes of what stands beside the events were copied into them.
 	copied int
 	// from is where the scanned text stands in the body.
@@ -74,7 +76,7 @@ type malformed struct {
 
 func (d *decoder) reset(cfg *Config, tenant int32, now time.Time) {
 	now = now.UTC().Truncate(time.Microsecond)
-	d.cfg, d.tenant, d.now = cfg, tenant, now
+	d.cfg, d.tenant, d.now, d.traced = cfg, tenant, now, cfg.TraceContext
 	d.oldest, d.newest = now.Add(-cfg.MaxAge), now.Add(cfg.MaxAhead)
 	d.s.MaxDepth, d.s.MaxDigits = maxDepth, jsontext.MaxDigits
 	d.count = 0

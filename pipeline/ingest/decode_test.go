@@ -411,24 +411,36 @@ func scanned(text []byte, depth int) *jsontext.Scanner {
 
 func BenchmarkDecode(b *testing.B) {
 	for _, n := range []int{1, 100, 1000} {
-		b.Run(fmt.Sprintf("events=%d", n), func(b *testing.B) {
-			text := []byte("[" + strings.Join(sampleEvents(n), ",") + "]")
-			cfg := DefaultConfig()
-			d := new(decoder)
-			b.SetBytes(int64(len(text)))
-			b.ReportAllocs()
-			start := cpu()
-			for b.Loop() {
-				d.reset(&cfg, 1, now)
-				if m := d.json(text); m != nil || len(d.take()) != n {
-					b.Fatal(m, d.rejected)
-				}
-			}
-			events := float64(b.N) * float64(n)
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/events, "ns/event")
-			b.ReportMetric(float64((cpu()-start).Nanoseconds())/events, "cpu-ns/event")
-		})
+		b.Run(fmt.Sprintf("events=%d", n), func(b *testing.B) { decodes(b, n, false) })
+		b.Run(fmt.Sprintf("events=%d/traced", n), func(b *testing.B) { decodes(b, n, true) })
 	}
+}
+
+// decodes decodes bodies of n events. traced: each with the sampled trace of its request.
+func decodes(b *testing.B, n int, traced bool) {
+	text := []byte("[" + strings.Join(sampleEvents(n), ",") + "]")
+	header := &fasthttp.RequestHeader{}
+	header.Set("Traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+	cfg := DefaultConfig()
+	cfg.TraceContext = traced
+	d := new(decoder)
+	b.SetBytes(int64(len(text)))
+	b.ReportAllocs()
+	start := cpu()
+	for b.Loop() {
+		d.reset(&cfg, 1, now)
+		m := d.json(text)
+		events := d.take()
+		if d.traced {
+			setTraces(events, requestTrace(header))
+		}
+		if m != nil || len(events) != n || (events[0].Trace != nil) != traced {
+			b.Fatal(m, d.rejected)
+		}
+	}
+	events := float64(b.N) * float64(n)
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/events, "ns/event")
+	b.ReportMetric(float64((cpu()-start).Nanoseconds())/events, "cpu-ns/event")
 }
 
 // cpu is what the process has used so far, which other processes on the machine do not change.

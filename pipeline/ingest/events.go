@@ -163,6 +163,9 @@ func (s *Server) decode(ctx exchange, in input, who *sender) (decoded, *malforme
 	if m == nil && who.known {
 		got.events = d.take()
 	}
+	if d.traced {
+		setTraces(got.events, requestTrace(&ctx.Request.Header))
+	}
 	s.metrics.decoded.Add(float64(got.size))
 	// A request that waits for its outcome holds no decoder: that has a struct for every event, and pins the body.
 	d.drop()

@@ -63,6 +63,7 @@ type stream struct {
 	sent     int
 	ended    bool
 	key      []byte
+	trace    *pipeline.Trace
 	admitted atomic.Pointer[callers] // under which the key was looked up last
 	untaken  bool                    // the last events were not handed to the buffer
 }
@@ -91,6 +92,9 @@ func (s *Server) stream(ctx exchange) {
 		conn:    ctx.Conn(),
 		filled:  make(chan struct{}, 1),
 		emptied: make(chan struct{}, 1),
+	}
+	if s.cfg.TraceContext {
+		st.trace = requestTrace(header)
 	}
 	var from io.Reader = bytes.NewReader(nil)
 	if stream := body.Stream(ctx.RequestCtx); stream != nil {
@@ -288,6 +292,9 @@ func (st *stream) next() {
 			panic(m.detail) // lines returns no more events than a request may hold
 		}
 		events := d.take()
+		if d.traced {
+			setTraces(events, st.trace)
+		}
 		st.s.metrics.decoded.Add(float64(len(lines)))
 		size := len(lines)
 		st.chunk = st.chunk[:copy(st.chunk, rest)]

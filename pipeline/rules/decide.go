@@ -57,6 +57,8 @@ type Match struct {
 	Under []Under
 	// Recheck is what to check again before the message is sent; nil for nothing.
 	Recheck *Recheck
+	// Trace is that of the event because of which an event rule decides; nil for none. What time decides has none.
+	Trace *pipeline.Trace
 }
 
 // Passed is a match about an event that is older than its rule's MaxAge, so that nothing comes of it.
@@ -218,7 +220,8 @@ func (f *Findings) match(i int, r *Rule) {
 		f.Passed = append(f.Passed, Passed{r, ev.Tenant, i})
 		return
 	}
-	m := Match{Rule: r, Tenant: ev.Tenant, Batch: i, Event: ev.ID, OccurredAt: ev.OccurredAt, Once: r.dedupeKey == nil}
+	m := Match{Rule: r, Tenant: ev.Tenant, Batch: i, Event: ev.ID, OccurredAt: ev.OccurredAt, Once: r.dedupeKey == nil,
+		Trace: ev.Trace}
 	if r.dedupeKey == nil {
 		m.Key = "event " + ev.ID.String() // each event once
 	} else {
