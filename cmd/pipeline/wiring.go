@@ -183,6 +183,9 @@ func build(cfg *config, db pools, reg prometheus.Registerer, log *slog.Logger) (
 			failed(err)
 		} else if writer != nil {
 			p.buffer.RefuseWhile(writer.Away)
+			p.buffer.TellLost(func(events int) {
+				log.Error("buffer: events that were answered 202 are lost: they were not written before the stop", "events", events)
+			})
 		}
 		p.usage = func() buffer.Usage {
 			return buffer.Usage{Commit: writer.Committing(), CPU: processCPU(), Cores: runtime.GOMAXPROCS(0)}

@@ -28,6 +28,7 @@ type Buffer struct {
 	write WriteFunc
 	m     *Metrics
 	away  func() (first, last time.Time) // nil: not known
+	tell  func(events int)               // nil: nobody
 
 	// nudge wakes writers. It holds one token for each, so that a full channel means that all will look anyway.
 	nudge chan struct{}
@@ -44,6 +45,7 @@ type Buffer struct {
 	closed   bool
 	over     bool // the drain deadline has passed
 	lost     int  // events without an outcome when it passed
+	lost202  int  // of them those that AddAsync took
 	rate     drainRate
 }
 
@@ -191,6 +193,10 @@ func (b *Buffer) sealLocked(t trigger) {
 	wait.Nudge(b.nudge)
 }
 
+// TellLost has f called with the number of events that AddAsync took and that were not written when the drain ended.
+// Nobody else learns of them: their clients were told that they were taken. Call it before Run.
+func (b *Buffer) TellLost(f func(events int)) { b.tell = f }
+
 // Run writes batches until ctx ends; then it refuses new events, writes what it has, and returns nil. Writes are not
 // cancelled with ctx but after Config.DrainTimeout: then callers that still wait get ErrUnavailable, and Run
 // returns how many events had no outcome. Call it once.
@@ -215,6 +221,9 @@ func (b *Buffer) Run(ctx context.Context) error {
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.lost202 > 0 && b.tell != nil {
+		b.tell(b.lost202)
+	}
 	if b.lost > 0 {
 		return fmt.Errorf("buffer: %d events were not written within %s of the stop; raise drain-timeout",
 			b.lost, b.cfg.DrainTimeout)
@@ -242,6 +251,10 @@ func (b *Buffer) abandon() {
 		b.lost += batch.count
 		for _, r := range batch.requests {
 			b.m.perTenant(r.events, lost)
+			if r.async {
+				b.m.perTenant(r.events, lost202)
+				b.lost202 += len(r.events)
+			}
 		}
 		b.resolveLocked(batch, batch.bytes, nil, errDrain)
 	}

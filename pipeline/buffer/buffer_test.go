@@ -372,6 +372,8 @@ func TestDrainEndsByItsDeadline(t *testing.T) {
 			time.Sleep(time.Second)
 			return nil, ctx.Err()
 		})
+		told := 0
+		b.TellLost(func(events int) { told = events })
 		var callers sync.WaitGroup
 		begin := time.Now()
 		for i := range 10 {
@@ -397,6 +399,9 @@ func TestDrainEndsByItsDeadline(t *testing.T) {
 		callers.Wait()
 		if got := testutil.ToFloat64(b.m.failed); got != 66 {
 			t.Errorf("%v events counted as failed, want 66", got)
+		}
+		if got := testutil.ToFloat64(b.m.lost202); got != 6 || told != 6 {
+			t.Errorf("%v events counted and %d told of that were answered and lost, want 6", got, told)
 		}
 		checkEmpty(t, b)
 	})

@@ -23,6 +23,7 @@ type Metrics struct {
 	asyncRetried prometheus.Counter
 	inFlight     *prometheus.GaugeVec
 	failed       *prometheus.CounterVec
+	lost202      *prometheus.CounterVec
 	limited      *prometheus.GaugeVec
 	writers      prometheus.Gauge
 	maxEvents    prometheus.Gauge
@@ -34,6 +35,7 @@ type Metrics struct {
 type tenantMetrics struct {
 	inFlight prometheus.Gauge
 	failed   prometheus.Counter
+	lost202  prometheus.Counter
 }
 
 // NewMetrics makes the metrics and registers them. Series whose labels are known, those of the tenants among them, are
@@ -73,7 +75,11 @@ func NewMetrics(reg prometheus.Registerer, tenants ...int32) *Metrics {
 			"Events acknowledged before they were written that went into another batch because theirs failed."),
 		inFlight: gauges("in_flight_events", "tenant", "Events admitted whose outcome is still open."),
 		failed: counters("failed_events_total", "tenant",
-			"Events admitted whose batch could not be written; the client got an error."),
+			"Events admitted that were not written. The client got an error, unless it had been answered 202 (see "+
+				"sluice_buffer_lost_accepted_events_total)."),
+		lost202: counters("lost_accepted_events_total", "tenant",
+			"Events answered 202 (respond-async) that were not written when the process stopped; also in "+
+				"sluice_buffer_failed_events_total."),
 		limited: gauges("limited_by", "by", "1 for what limits the rate now, 0 for the others: "+
 			"commit, cpu (this process's, or PostgreSQL's), clients, outage (no batch is written at all)."),
 		writers:   gauge("writers", "Batches that may be written at the same time (buffer.writers)."),
@@ -82,7 +88,7 @@ func NewMetrics(reg prometheus.Registerer, tenants ...int32) *Metrics {
 			"Age that seals a batch (buffer.max-wait, or what auto makes of it)."),
 	}
 	reg.MustRegister(m.sealed, m.batchEvents, m.batchBytes, m.wait, m.writeSeconds, m.usedBytes, m.maxBytes, m.refused,
-		m.asyncRetried, m.inFlight, m.failed, m.limited, m.writers, m.maxEvents, m.maxWait)
+		m.asyncRetried, m.inFlight, m.failed, m.lost202, m.limited, m.writers, m.maxEvents, m.maxWait)
 	for _, t := range []trigger{byEvents, byBytes, byAge, byIdle, byDrain, byRetry} {
 		m.sealed.WithLabelValues(string(t))
 	}
@@ -97,7 +103,8 @@ func (m *Metrics) tenant(id int32) *tenantMetrics {
 		return t.(*tenantMetrics)
 	}
 	label := strconv.Itoa(int(id))
-	made := &tenantMetrics{inFlight: m.inFlight.WithLabelValues(label), failed: m.failed.WithLabelValues(label)}
+	made := &tenantMetrics{inFlight: m.inFlight.WithLabelValues(label), failed: m.failed.WithLabelValues(label),
+		lost202: m.lost202.WithLabelValues(label)}
 	t, _ := m.tenants.LoadOrStore(id, made)
 	return t.(*tenantMetrics)
 }
@@ -117,6 +124,7 @@ func (m *Metrics) perTenant(events []pipeline.Event, f func(t *tenantMetrics, n 
 func admitted(t *tenantMetrics, n float64) { t.inFlight.Add(n) }
 func resolved(t *tenantMetrics, n float64) { t.inFlight.Sub(n) }
 func lost(t *tenantMetrics, n float64)     { t.inFlight.Sub(n); t.failed.Add(n) }
+func lost202(t *tenantMetrics, n float64)  { t.lost202.Add(n) }
 
 func (m *Metrics) took(b *batch) {
 	m.sealed.WithLabelValues(string(b.trigger)).Inc()
