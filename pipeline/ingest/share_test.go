@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -111,5 +112,66 @@ func TestBodyWithoutAKeyIsSmall(t *testing.T) {
 	}
 	if got := d.server.bodies.InUse(); got != 0 {
 		t.Errorf("%d bytes are still counted; want 0", got)
+	}
+}
+
+// TestFormWithoutAKeyIsSmall: in a form the JSON is in base64 or percent-encoded, so no key is found in a part of it. The
+// whole form has to stay below the bound, unless the request names its key.
+func TestFormWithoutAKeyIsSmall(t *testing.T) {
+	const mib = 1 << 20
+	for _, form := range []struct {
+		name   string
+		encode func(string) string
+	}{
+		{"base64", func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }},
+		{"percent", url.QueryEscape},
+	} {
+		// body returns a form of n bytes with an event in it.
+		body := func(n int) string {
+			const event = `{"api_key":"KEY_A","event":"e","distinct_id":"u","properties":{"a":"PAD"}}`
+			empty := len("data=" + form.encode(strings.Replace(event, "PAD", "", 1)))
+			pad := n - empty
+			if form.name == "base64" {
+				pad = pad / 4 * 3
+			}
+			return "data=" + form.encode(strings.Replace(event, "PAD", strings.Repeat("a", pad), 1))
+		}
+		buf := &memory{}
+		d := open(t, buf, twoTenants(t), func(c *Config) { c.MaxEventBytes = 4 * mib })
+		for _, tt := range []struct {
+			what   string
+			n      int
+			key    string
+			status int
+		}{
+			{"below the bound", mib - 100, "", 200},
+			{"above it", mib + 100, "", 413},
+			{"above it, with a key in the header", 3 * mib, "KEY_A", 200},
+		} {
+			headers := []string{"Content-Type", "application/x-www-form-urlencoded"}
+			if tt.key != "" {
+				headers = append(headers, "X-Write-Key", tt.key)
+			}
+			for encoding, text := range map[string]string{"": body(tt.n), "gzip": gz(body(tt.n))} {
+				r := d.do("POST", "/e/", strings.NewReader(text), append(headers, "Content-Encoding", encoding)...)
+				if r.status != tt.status {
+					t.Errorf("%s %s, %s: %d %s; want %d", encoding, form.name, tt.what, r.status, r.body, tt.status)
+				}
+				if tt.status == 413 && !strings.Contains(r.body, "no write key is in the first 1048576 bytes") {
+					t.Errorf("%s %s, %s: %s; want the bound and what to do", encoding, form.name, tt.what, r.body)
+				}
+			}
+		}
+		for _, e := range buf.events {
+			if e.Tenant != 1 {
+				t.Errorf("%s: an event of tenant %d; want that of KEY_A", form.name, e.Tenant)
+			}
+		}
+		if len(buf.events) != 4 {
+			t.Errorf("%s: %d events; want 4", form.name, len(buf.events))
+		}
+		if got := d.server.bodies.InUse(); got != 0 {
+			t.Errorf("%d bytes are still counted; want 0", got)
+		}
 	}
 }
