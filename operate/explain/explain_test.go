@@ -149,6 +149,13 @@ func TestExplainALimitOverRules(t *testing.T) {
 	c := event("y", "v", 0)
 	w.store(c)
 	w.want(c.ID, "held back by the limit t/night: it arrived in its quiet hours")
+	// A limit over one destination holds back what goes there alone.
+	w.use("  - {id: a, on: x, send_to: [crm, mail]}\nlimits:\n" +
+		"  - {id: mails, subject: event.user_id, at_most: 1, per: 1d, send_to: mail}\n")
+	d := event("x", "w", 0)
+	w.store(event("x", "w", 0))
+	w.store(d)
+	w.want(d.ID, "what goes to mail was held back by the limit t/mails of 1 in 24h0m0s", "to crm")
 }
 
 // A cap let two of five events of one request through.

@@ -3,6 +3,7 @@ package explain
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -11,9 +12,10 @@ import (
 	"sluice.example/sluice/pipeline/rules"
 )
 
-// madeSQL asks whether the rule made a message of the event.
+// madeSQL finds where the messages go that the rule made of the event.
 const madeSQL = `
-select exists (select from outbox where message_id >= $1 and tenant_id = $2 and rule_id = any($3) and event_id = $4)`
+select distinct destination from outbox
+where message_id >= $1 and tenant_id = $2 and rule_id = any($3) and event_id = $4`
 
 const rememberedSQL = `select exists (select from dedupe_keys where tenant_id = $1 and key_hash = $2)`
 
@@ -23,9 +25,16 @@ func (x *Explainer) held(ctx context.Context, e pipeline.Event, l rules.Look) (*
 	if err != nil {
 		return nil, err
 	}
-	var made bool
-	if err := x.Conn.QueryRow(ctx, madeSQL, first, x.Tenant, l.Names, e.ID).Scan(&made); err != nil || made {
+	rows, err := x.Conn.Query(ctx, madeSQL, first, x.Tenant, l.Names, e.ID)
+	if err != nil {
 		return nil, err
+	}
+	made, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, err
+	}
+	if len(made) > 0 {
+		return x.partlyHeld(ctx, e, l, made)
 	}
 	if l.MaxAge > 0 {
 		return &Held{Reason: Old, Limit: l.MaxAge}, nil
@@ -65,6 +74,18 @@ func (x *Explainer) held(ctx context.Context, e pipeline.Event, l rules.Look) (*
 	return h, x.digest(ctx, h, e, l)
 }
 
+// partlyHeld finds the limit over one destination that held back what was made for others; nil if none is known to.
+func (x *Explainer) partlyHeld(ctx context.Context, e pipeline.Event, l rules.Look, made []string) (*Held, error) {
+	l.Under = slices.DeleteFunc(slices.Clone(l.Under), func(u rules.Under) bool {
+		return u.Quota.To == "" || slices.Contains(made, u.Quota.To)
+	})
+	h, err := x.overLimit(ctx, e, l)
+	if h != nil {
+		h.Partly = true
+	}
+	return h, err
+}
+
 const momentsSQL = `
 select m from limit_subjects, unnest(moments) m
 where tenant_id = $1 and limit_id = $2 and subject = $3 and m > $4::timestamptz - $5::interval order by m desc`
@@ -72,7 +93,7 @@ where tenant_id = $1 and limit_id = $2 and subject = $3 and m > $4::timestamptz 
 // overLimit finds the limit over several rules that held a decision back; nil if none is known to.
 func (x *Explainer) overLimit(ctx context.Context, e pipeline.Event, l rules.Look) (*Held, error) {
 	for _, u := range l.Under {
-		h := &Held{Reason: OverLimit, Name: u.Quota.Name, Max: u.Quota.AtMost, Limit: u.Quota.Per}
+		h := &Held{Reason: OverLimit, Name: u.Quota.Name, Max: u.Quota.AtMost, Limit: u.Quota.Per, Destination: u.Quota.To}
 		if u.Counted() {
 			rows, err := x.Conn.Query(ctx, momentsSQL, x.Tenant, u.State, u.Subject, e.ReceivedAt, u.Quota.Per)
 			if err != nil {

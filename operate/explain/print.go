@@ -154,11 +154,8 @@ func (p *printer) held(h *Held) {
 		}
 		p.say("    held back by a cooldown of %s: the subject was granted a message at %s; %s%s", h.Limit, stamp(*h.At),
 			lasts, stamp(*h.Until))
-	case h.Reason == OverLimit && h.At == nil:
-		p.say("    held back by the limit %s: it arrived in its quiet hours", h.Name)
 	case h.Reason == OverLimit:
-		p.say("    held back by the limit %s of %d in %s over several rules: the subject was granted %d since then, "+
-			"the last for %s", h.Name, h.Max, h.Limit, h.Granted, stamp(*h.At))
+		p.overLimit(h)
 	case h.Reason == Cap:
 		p.say("    held back by a cap of %d in %s: the subject was granted %d in that time before, the last at %s",
 			h.Max, h.Limit, h.Granted, stamp(*h.At))
@@ -169,6 +166,19 @@ func (p *printer) held(h *Held) {
 	if h.Digest != nil {
 		p.say("      %d held back so far; next: a digest tells so at %s", h.Suppressed, stamp(*h.Digest))
 	}
+}
+
+func (p *printer) overLimit(h *Held) {
+	what := "held back"
+	if h.Partly {
+		what = "what goes to " + h.Destination + " was held back"
+	}
+	if h.At == nil {
+		p.say("    %s by the limit %s: it arrived in its quiet hours", what, h.Name)
+		return
+	}
+	p.say("    %s by the limit %s of %d in %s over several rules: the subject was granted %d since then, the last for %s",
+		what, h.Name, h.Max, h.Limit, h.Granted, stamp(*h.At))
 }
 
 func (p *printer) message(m Message) {

@@ -67,7 +67,7 @@ type Rule struct {
 	Subject string `json:"subject,omitempty"`
 	// Timer is of an absence rule that matched.
 	Timer *Timer `json:"timer,omitempty"`
-	// Held is why a match made no message; nil where it made one.
+	// Held is why a match made no message, or none to one destination; nil where it made all.
 	Held *Held `json:"held,omitempty"`
 }
 
@@ -121,6 +121,9 @@ type Held struct {
 	Granted int           `json:"granted,omitempty"`
 	// Name is that of a limit over several rules.
 	Name string `json:"limit_name,omitempty"`
+	// Destination is what such a limit is over alone; Partly: messages to others were made.
+	Destination string `json:"limit_destination,omitempty"`
+	Partly      bool   `json:"partly,omitempty"`
 	// Until is the end of a cooldown, Over whether that has passed.
 	Until *time.Time `json:"until,omitempty"`
 	Over  bool       `json:"over,omitempty"`

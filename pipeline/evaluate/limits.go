@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"sluice.example/sluice/pipeline"
+	"sluice.example/sluice/pipeline/evaluate/quota"
 	"sluice.example/sluice/pipeline/rules"
 )
 
@@ -73,8 +75,10 @@ func (w work) statements(ctx context.Context, tx pgx.Tx) ([]fate, error) {
 		if err := send(); err != nil {
 			return nil, err
 		}
-		w.matches = slices.Clone(w.matches) // what is deferred is deferred in this recording alone
-		at, err := applyQuotas(ctx, tx, b, w.matches, fates)
+		if w.sent == nil {
+			w.sent = make([][]rules.Part, len(w.matches))
+		}
+		at, err := w.askQuotas(ctx, tx, b, fates)
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +92,7 @@ func (w work) statements(ctx context.Context, tx pgx.Tx) ([]fate, error) {
 		} else if err := send(); err != nil {
 			return nil, err
 		}
-		if err := copyMessages(ctx, tx, prefix, w.matches, fates, now); err != nil {
+		if err := copyMessages(ctx, tx, prefix, w, fates, now); err != nil {
 			return nil, err
 		}
 	}
@@ -96,6 +100,21 @@ func (w work) statements(ctx context.Context, tx pgx.Tx) ([]fate, error) {
 		queueRollup(b, w.counts) // last: the current minute is the hottest row of all
 	}
 	return fates, send()
+}
+
+// askQuotas asks the limits over several rules about the granted matches. It returns the database's clock; zero if no
+// match is under a limit.
+func (w work) askQuotas(ctx context.Context, tx pgx.Tx, b *pgx.Batch, fates []fate) (now time.Time, err error) {
+	now, answers, err := quota.Ask(ctx, tx, b, w.matches, func(i int) bool { return fates[i] == granted }, keepSubjects)
+	for i, a := range answers {
+		if !a.Asked {
+			continue
+		}
+		if w.sent[i] = a.Sent; len(a.Sent) == 0 {
+			fates[i] = overLimit
+		}
+	}
+	return now, err
 }
 
 // ledgerKey is a row of dedupe_keys.
@@ -197,6 +216,12 @@ returning tenant_id, rule_id, subject, granted,
 type asked struct {
 	tenant        int32
 	rule, subject string
+}
+
+func sorted(asking map[asked][]int) []asked {
+	return slices.SortedFunc(maps.Keys(asking), func(a, b asked) int {
+		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.rule, b.rule), cmp.Compare(a.subject, b.subject))
+	})
 }
 
 // queueSubjects asks for each subject whether the granted matches about it are allowed. The first of the batch come

@@ -2,6 +2,7 @@ package evaluate
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -29,15 +30,73 @@ func TestALimitHoldsOverRules(t *testing.T) {
 			w := newWorldIn(t, mode, limited(oneADay))
 			w.ingest(w.event("x", "s", 0), w.event("x", "other", 0))
 			w.ingest(w.event("y", "s", 0))
-			w.want(`select rule_id || ' ' || (payload ->> 'session_id') from outbox order by message_id`, "t/b s", "t/b other")
+			w.want(`select rule_id || ' ' || (payload ->> 'session_id') from outbox where destination = 'crm'
+				order by message_id`, "t/b s", "t/b other")
 			w.advance(24*time.Hour - time.Second)
 			w.ingest(w.event("y", "s", 0))
-			w.want(`select count(*)::text from outbox`, "2")
+			w.want(`select count(*)::text from outbox where destination = 'crm'`, "2")
 			w.advance(time.Second)
 			w.ingest(w.event("y", "s", 0))
-			w.want(`select count(*)::text from outbox where rule_id = 't/c'`, "2")
+			w.want(`select count(*)::text from outbox where rule_id = 't/c' and destination = 'crm'`, "1")
 		})
 	}
+}
+
+// TestALimitOverADestinationHoldsBackItsMessagesOnly: others of the same decision are sent as if there was no limit.
+func TestALimitOverADestinationHoldsBackItsMessagesOnly(t *testing.T) {
+	t.Parallel()
+	both := "  - {id: a, on: x, send_to: [mail, crm], dedupe_key: event.session_id}\n"
+	w := newWorld(t, both+"limits:\n"+
+		"  - {id: calm, subject: event.user_id, at_most: 1, per: 1h, send_to: mail}\n")
+	post := func(session string) {
+		ev := w.event("x", session, 0)
+		ev.UserID = "u"
+		w.ingest(ev)
+	}
+	post("1")
+	post("2")
+	const messages = `select dedupe_key || ' ' || destination || ' ' || (extract(epoch from run_after -
+		(select at from clock.moment)) / 60)::int from outbox order by dedupe_key, destination`
+	w.want(messages, "1 crm 0", "1 mail 0", "2 crm 0")
+	w.exec(`delete from outbox`)
+
+	// What is deferred for one destination waits alone.
+	w.use(both + "limits:\n" +
+		"  - {id: calm, subject: event.user_id, at_most: 1, per: 1h, send_to: mail, over: defer}\n")
+	post("3")
+	w.want(messages, "3 crm 0", "3 mail 60")
+	w.exec(`delete from outbox`)
+
+	// Under a limit over the rule, a decision counts once, and twice where its messages are due at two times.
+	w.use(both + "limits:\n" +
+		"  - {id: calm, subject: event.user_id, at_most: 1, per: 3h, send_to: mail, over: defer}\n" +
+		"  - {id: all, subject: event.user_id, at_most: 3, per: 1d, rules: [a]}\n")
+	post("4") // mail has to wait until an hour from now, and three
+	w.want(messages, "4 crm 0", "4 mail 240")
+	post("5") // the third of all, whose mail would be the fourth
+	w.want(messages, "4 crm 0", "4 mail 240", "5 crm 0")
+	w.advance(24 * time.Hour)
+	post("6")
+	w.want(messages+" offset 3", "6 crm 0", "6 mail 0")
+}
+
+// TestAKeyIsFreeOnceAllItsMessagesAreSkipped, also where a limit deferred or held back some of them.
+func TestAKeyIsFreeOnceAllItsMessagesAreSkipped(t *testing.T) {
+	t.Parallel()
+	text := strings.Replace(cart(), "send_to: crm", "send_to: [crm, mail, sms]", 1)
+	w := newWorld(t, text+"limits:\n"+
+		"  - {id: calm, subject: event.user_id, at_most: 1, per: 10d, send_to: mail}\n"+
+		"  - {id: slow, subject: event.user_id, at_most: 1, per: 1h, send_to: sms, over: defer}\n")
+	for _, session := range []string{"one", "two"} {
+		ev := w.event("add_to_cart", session, 0)
+		ev.UserID = "u"
+		w.ingest(ev)
+	}
+	w.advance(time.Hour)
+	w.tick()
+	w.want(`select dedupe_key || ' ' || string_agg(destination, ' ' order by destination) || ' ' ||
+		string_agg(distinct recheck ->> 'messages', ',') from outbox group by dedupe_key order by 1`,
+		"one crm mail sms 3", "two crm sms 2")
 }
 
 // TestALimitIsExactUnderConcurrentBatches of several engines.

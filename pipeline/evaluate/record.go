@@ -61,6 +61,7 @@ const (
 	duplicate fate = rules.Duplicate
 	cooling   fate = rules.Cooldown
 	capped    fate = rules.Cap
+	overLimit fate = rules.OverLimit
 )
 
 // recorder writes matches as decisions, and counts what became of them.
@@ -93,7 +94,7 @@ func (r *recorder) record(ctx context.Context, tx pgx.Tx, found *rules.Findings)
 	for _, p := range found.Passed {
 		r.outcome.suppressed[suppression{ruleOf{p.Tenant, p.Rule}, rules.TooOld}]++
 	}
-	return r.write(ctx, tx, work{found.Matches, found.Marks, found.Counts})
+	return r.write(ctx, tx, work{matches: found.Matches, marks: found.Marks, counts: found.Counts})
 }
 
 // work is what one recording writes.
@@ -101,6 +102,16 @@ type work struct {
 	matches []rules.Match
 	marks   []rules.Mark
 	counts  []rules.Count
+	// sent is what the limits over several rules made of each match, once they were asked; nil of those under none.
+	sent [][]rules.Part
+}
+
+// parts are the messages of a match that was granted.
+func (w work) parts(i int) []rules.Part {
+	if i < len(w.sent) && w.sent[i] != nil {
+		return w.sent[i]
+	}
+	return []rules.Part{{To: w.matches[i].Rule.SendTo, Delay: w.matches[i].Delay}}
 }
 
 func (w work) size() int { return len(w.matches) + len(w.marks) + len(w.counts) }
@@ -109,9 +120,10 @@ func (r *recorder) write(ctx context.Context, tx pgx.Tx, w work) error {
 	w = r.allowed(w)
 	w.matches = r.distinct(w.matches)
 	for w.size() > 0 {
+		w.sent = make([][]rules.Part, len(w.matches))
 		fates, err := w.run(ctx, tx)
 		if err == nil {
-			r.count(w.matches, fates)
+			r.count(w, fates)
 			break
 		}
 		if !dataError(err) {
@@ -155,16 +167,23 @@ func dataError(err error) bool {
 }
 
 // count adds what became of the matches to the outcome.
-func (r *recorder) count(matches []rules.Match, fates []fate) {
-	for i, m := range matches {
+func (r *recorder) count(w work, fates []fate) {
+	for i, m := range w.matches {
 		of := ruleOf{m.Tenant, m.Rule}
 		if fates[i] != granted {
 			r.outcome.suppressed[suppression{of, string(fates[i])}]++
 			continue
 		}
-		r.outcome.messages[of] += len(m.Rule.SendTo)
+		n := 0
+		for _, part := range w.parts(i) {
+			n += len(part.To)
+		}
+		if n < len(m.Rule.SendTo) {
+			r.outcome.suppressed[suppression{of, rules.OverLimit}]++
+		}
+		r.outcome.messages[of] += n
 		if !m.Rule.Shadow {
-			r.outcome.due += len(m.Rule.SendTo)
+			r.outcome.due += n
 		}
 	}
 }

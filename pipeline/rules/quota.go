@@ -24,8 +24,9 @@ type Quota struct {
 	Per    time.Duration
 	// Defer: what is over the limit, or due at a quiet hour, is sent later, and otherwise not at all.
 	Defer bool
-	quiet *quietHours
-
+	// To is the destination whose messages alone are under the quota; empty for those of its rules to any.
+	To      string
+	quiet   *quietHours
 	subject *expr.Program
 	// zone is the time zone of the quiet hours where it is that of the event.
 	zone *expr.Program
@@ -81,61 +82,6 @@ func (u *Under) quietUntil(at time.Time) time.Time {
 		return q.end(at, u.zone)
 	}
 	return q.end(at, q.zone)
-}
-
-// Counted reports whether the quota remembers what it granted.
-func (u *Under) Counted() bool { return u.Quota.AtMost > 0 }
-
-// MaxMoments is how many moments of a subject are kept: what a quota can ask for, and as many that lie ahead.
-const MaxMoments = 2 * MaxCap
-
-// maxAhead is how many deferred messages a subject may have; what comes then is not sent.
-const maxAhead = MaxCap
-
-// maxMoves is how often a message is moved until all its limits have room: two quiet hours may leave no time at all.
-const maxMoves = 100
-
-// Slot returns when a message that is due at some time may be sent. The moments are those of each quota that were
-// granted before, latest first. The reason is empty if it may; otherwise it is what keeps it, at for good.
-//
-// Each quota counts what it granted in the time before, and ahead. So no window of its length ever has more, in
-// whatever order messages were asked for.
-func Slot(under []Under, moments [][]time.Time, now, due time.Time) (at time.Time, reason string) {
-	at = due
-	for range maxMoves {
-		moved := false
-		for i, u := range under {
-			q, next := u.Quota, at
-			if n := len(moments[i]); q.AtMost > 0 && n >= q.AtMost {
-				if free := moments[i][q.AtMost-1].Add(q.Per); free.After(next) {
-					next = free
-				}
-				if n >= maxAhead && moments[i][maxAhead-1].After(now) {
-					return due, OverLimit
-				}
-			}
-			if end := u.quietUntil(next); !end.IsZero() {
-				next = end
-			}
-			if next.After(at) {
-				if !q.Defer {
-					return due, OverLimit
-				}
-				at, moved = next, true
-			}
-		}
-		if !moved {
-			return at, ""
-		}
-	}
-	return due, OverLimit
-}
-
-// Granted adds a moment to those of a quota, latest first.
-func Granted(moments []time.Time, at time.Time) []time.Time {
-	i, _ := slices.BinarySearchFunc(moments, at, func(m, at time.Time) int { return at.Compare(m) })
-	moments = slices.Insert(slices.Clone(moments), i, at)
-	return moments[:min(len(moments), MaxMoments)]
 }
 
 // ByPriority returns the order in which matches ask their quotas: the rule with the highest priority first.
@@ -215,7 +161,7 @@ func (l *loader) quotas(n *yaml.Node) {
 			seen[id] = true
 			q.hash = hashNode(item, nil)
 		}
-		covered := l.covered(c)
+		covered := l.covered(q, c)
 		sc := l.scope(expr.Event, heardBy(covered))
 		l.quota(q, c, sc)
 		for _, r := range covered {
@@ -290,12 +236,13 @@ func (l *loader) quietHours(q *Quota, s *yamlfile.Section, sc *expr.Scope) {
 }
 
 // covered are the rules that a limit is over: those it names, or those that send to a destination.
-func (l *loader) covered(c *yamlfile.Section) (covered []*Rule) {
+func (l *loader) covered(q *Quota, c *yamlfile.Section) (covered []*Rule) {
 	if c.Has("rules") == c.Has("send_to") {
 		l.src.Fault(c.Node(), c.Where, "a limit is over rules, or over what is sent to one destination (send_to)")
 		return nil
 	}
-	if to := c.String("send_to"); to != "" {
+	q.To = c.String("send_to")
+	if to := q.To; to != "" {
 		for _, r := range l.rules {
 			if r.Rate == nil && slices.Contains(r.SendTo, to) {
 				covered = append(covered, r)

@@ -23,7 +23,11 @@ func TestSlot(t *testing.T) {
 	}
 	check := func(want int, reason string, under []Under, before ...[]time.Time) {
 		t.Helper()
-		at, why := Slot(under, before, noon, noon)
+		at, by := Slot(under, before, noon, noon)
+		why := ""
+		if by >= 0 {
+			why = OverLimit
+		}
 		if got := int(at.Sub(noon).Minutes()); got != want || why != reason {
 			t.Errorf("%d minutes, %q; want %d, %q", got, why, want, reason)
 		}
@@ -66,11 +70,11 @@ func TestNoWindowHasMore(t *testing.T) {
 		for range 80 { // fewer than are kept
 			now = now.Add(time.Duration(rng.IntN(20)) * time.Minute)
 			due := now.Add(time.Duration(rng.IntN(3)*rng.IntN(60)) * time.Minute)
-			at, reason := Slot([]Under{u}, [][]time.Time{moments}, now, due)
-			if reason == "" {
+			at, by := Slot([]Under{u}, [][]time.Time{moments}, now, due)
+			if by < 0 {
 				moments = Granted(moments, at)
 			}
-			if reason == "" && (at.Before(due) || u.Quiet(at) || !u.Quota.Defer && !at.Equal(due)) {
+			if by < 0 && (at.Before(due) || u.Quiet(at) || !u.Quota.Defer && !at.Equal(due)) {
 				t.Fatalf("seed %d: due at %s, sent at %s", seed, due, at)
 			}
 		}
@@ -173,7 +177,8 @@ func TestLimitsAreChecked(t *testing.T) {
 	check("id: a, hours: {from: '21:00', to: '08:00', timezone: Berlin}, rules: [r]", "is not a time zone")
 	check("id: a, hours: {from: '21:00', to: '08:00'}, rules: [r], over: digest", "digest")
 	check("id: a, hours: {from: '21:00', to: '08:00', timezone: event.properties.tz}, rules: [r]", "")
-	check("id: a, hours: {from: '21:00', to: '08:00', timezone: event.propertys.tz}, rules: [r]", `did you mean "properties"`)
+	check("id: a, hours: {from: '21:00', to: '08:00', timezone: event.propertys.tz}, rules: [r]",
+		`did you mean "properties"?`)
 	// A change of a limit is a change of the rules in force.
 	text := func(most string) string {
 		return ruleText() + "limits: [{id: a, subject: event.user_id, at_most: " + most + ", per: 1d, rules: [r]}]\n"

@@ -101,6 +101,28 @@ func TestLimitsOverRules(t *testing.T) {
 		"0 x u")
 }
 
+// TestALimitOverOneDestination holds back what goes there, and sends the rest of the decision.
+func TestALimitOverOneDestination(t *testing.T) {
+	text := "  - {id: r, on: x, send_to: [mail, crm, sms], subject: event.user_id}\nlimits:\n" +
+		"  - {id: l, subject: event.user_id, at_most: 1, per: 1h, send_to: mail, over: %s}\n"
+	for over, want := range map[string]string{
+		"suppress": "0 mail,crm,sms; held limit; 1 crm,sms; ",
+		"defer":    "0 mail,crm,sms; 1 crm,sms; 60 mail; ",
+	} {
+		got := ""
+		for _, d := range feed(t, fmt.Sprintf(text, over), 300, "0 x u", "1 x u").Decided() {
+			if d.Suppressed != "" {
+				got += "held " + d.Suppressed + "; "
+				continue
+			}
+			got += fmt.Sprintf("%d %s; ", int(d.SendAt.Sub(noon).Minutes()), strings.Join(d.Destinations, ","))
+		}
+		if got != want {
+			t.Errorf("%s: got %s, want %s", over, got, want)
+		}
+	}
+}
+
 const absenceRule = "  - id: r\n    kind: absence\n    trigger: {on: add}\n    cancel: {on: buy}\n    key: " +
 	"event.session_id\n" +
 	"    within: 60m\n    grace: 5m\n    send_to: crm\n    "

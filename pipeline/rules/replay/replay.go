@@ -26,7 +26,7 @@ type Run struct {
 
 	ledger   map[ledgerKey]time.Time
 	subjects map[subjectKey]*subject
-	quotas   map[quotaKey][]time.Time
+	quotas   rules.QuotaRows
 	timers   map[rules.TimerKey]*timer
 	rates    map[rateKey]*rate
 	minutes  map[rules.Minute]rules.Counts
@@ -74,12 +74,6 @@ type subjectKey struct {
 	text   string
 }
 
-// quotaKey is that of a row of limit_subjects.
-type quotaKey struct {
-	tenant         int32
-	state, subject string
-}
-
 // subject is a row of rule_subjects.
 type subject struct {
 	recent     []time.Time
@@ -95,7 +89,7 @@ func New(set *rules.Set, start time.Time) *Run {
 		now:      start,
 		ledger:   map[ledgerKey]time.Time{},
 		subjects: map[subjectKey]*subject{},
-		quotas:   map[quotaKey][]time.Time{},
+		quotas:   rules.QuotaRows{},
 		timers:   map[rules.TimerKey]*timer{},
 		rates:    map[rateKey]*rate{},
 		minutes:  map[rules.Minute]rules.Counts{},
@@ -145,55 +139,58 @@ func (r *Run) record(found *rules.Findings) {
 	for _, f := range found.Failures {
 		r.failures = append(r.failures, Failed{f.Rule.Name, r.now, f.Kind, f.Event, f.Err})
 	}
-	decided := make([]*Decided, len(found.Matches))
+	suppressed := make([]string, len(found.Matches))
+	sent := make([][]rules.Part, len(found.Matches))
 	for i := range found.Matches {
 		m := &found.Matches[i]
-		decided[i] = &Decided{Rule: m.Rule.Name, Tenant: m.Tenant, At: r.now, Event: m.Event, Subject: m.Subject, Key: m.Key,
-			Payload: m.Payload, Suppressed: r.suppress(m)}
+		suppressed[i], sent[i] = r.suppress(m), []rules.Part{{To: m.Rule.SendTo, Delay: m.Delay}}
 	}
+	held := make([]bool, len(found.Matches))
 	for _, i := range rules.ByPriority(found.Matches) {
-		if decided[i].Suppressed == "" {
-			decided[i].Suppressed = r.within(&found.Matches[i])
+		if m := &found.Matches[i]; suppressed[i] == "" {
+			r.quotas.Want(m)
+			sent[i], held[i] = r.quotas.Grant(m, r.now)
 		}
 	}
-	for i, m := range found.Matches {
-		d := decided[i]
-		r.decided = append(r.decided, d)
-		if d.Suppressed != "" {
-			continue
+	for i := range found.Matches {
+		if m := &found.Matches[i]; suppressed[i] == "" {
+			r.send(m, sent[i], held[i])
+		} else {
+			r.decide(m).Suppressed = suppressed[i]
 		}
-		d.Destinations = m.Rule.SendTo
-		d.SendAt = r.now.Add(m.Delay)
+	}
+}
+
+func (r *Run) decide(m *rules.Match) *Decided {
+	d := &Decided{Rule: m.Rule.Name, Tenant: m.Tenant, At: r.now, Event: m.Event, Subject: m.Subject, Key: m.Key,
+		Payload: m.Payload}
+	r.decided = append(r.decided, d)
+	return d
+}
+
+// send makes the messages of a match, those that are due together as one decision.
+func (r *Run) send(m *rules.Match, parts []rules.Part, held bool) {
+	if held {
+		r.decide(m).Suppressed = rules.OverLimit
+	}
+	left := len(parts) // those that were not skipped
+	for _, part := range parts {
+		d := r.decide(m)
+		d.Destinations = part.To
+		d.SendAt = r.now.Add(part.Delay)
 		if m.Rule.Shadow && !(r.reviewed && m.Rule.AwaitsReview()) {
 			d.Skipped = "shadow"
 		} else if m.Recheck != nil {
 			r.later(d.SendAt, func() {
-				if d.Skipped = r.recheck(m.Tenant, m.Recheck); d.Skipped != "" && m.Recheck.Ledger != "" {
+				if d.Skipped = r.recheck(m.Tenant, m.Recheck); d.Skipped == "" {
+					return
+				}
+				if left--; left == 0 && m.Recheck.Ledger != "" {
 					delete(r.ledger, ledgerKey{m.Tenant, m.KeyHash})
 				}
 			})
 		}
 	}
-}
-
-// within asks the limits over several rules, which may defer the match, and remembers what they grant.
-func (r *Run) within(m *rules.Match) (reason string) {
-	before := make([][]time.Time, len(m.Under))
-	key := func(u rules.Under) quotaKey { return quotaKey{m.Tenant, u.State, u.Subject} }
-	for i, u := range m.Under {
-		before[i] = r.quotas[key(u)]
-	}
-	at, reason := rules.Slot(m.Under, before, r.now, r.now.Add(m.Delay))
-	if reason != "" {
-		return reason
-	}
-	m.Delay = at.Sub(r.now)
-	for i, u := range m.Under {
-		if u.Counted() {
-			r.quotas[key(u)] = rules.Granted(before[i], at)
-		}
-	}
-	return ""
 }
 
 // suppress returns the reason for which a match makes no message; otherwise it remembers the match.
