@@ -26,6 +26,7 @@ type config struct {
 	databaseURL  string
 	dataDir      string
 	roles        []string
+	nodeName     string
 	destinations string
 	topics       string
 	tenants      string
@@ -91,6 +92,9 @@ func (c *config) settings() []*setting {
 		{key: "database.start-timeout", value: &c.startTimeout,
 			doc: "how long a starting process waits for the database"},
 		{key: "roles", value: &c.roles, doc: "what this process does: any of " + strings.Join(allRoles, ", ")},
+		{key: "node.name", value: &c.nodeName,
+			doc: "what operators call this process; it should outlast a restart, and no two should share it. Empty: the " +
+				"host's name and the port of admin.listen"},
 		{key: "rules", value: &c.evaluate.Rules,
 			doc: "rules file (YAML), or a folder of them. Empty: events are stored and nothing is decided"},
 		{key: "destinations", value: &c.destinations, doc: "destinations file (YAML). Empty: nothing can be sent"},
@@ -245,6 +249,8 @@ func (c *config) validate() error {
 	fault(c.retain.Events > 0 && c.retain.Events < c.ingest.MaxAge,
 		"retain.events is %s and ingest.max-age %s: events would be stored only to be dropped; raise the first or lower "+
 			"the second", duration.Format(c.retain.Events), duration.Format(c.ingest.MaxAge))
+	fault(len(c.nodeName) > 100 || cli.Visible(c.nodeName) != c.nodeName,
+		"node.name: %q; has to be at most 100 bytes, without control characters", c.nodeName)
 	fault(len(c.roles) == 0, "roles: empty; set any of %s", strings.Join(allRoles, ", "))
 	for _, r := range c.roles {
 		fault(!slices.Contains(allRoles, r), "roles: unknown role %q%s", r, spell.DidYouMean(r, allRoles))

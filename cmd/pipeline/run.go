@@ -15,7 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"sluice.example/sluice/console"
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/httpserve"
 	"sluice.example/sluice/internal/memory"
@@ -23,7 +22,9 @@ import (
 	"sluice.example/sluice/internal/stages"
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/operate/books"
+	"sluice.example/sluice/operate/nodes"
 	"sluice.example/sluice/outbox"
+	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/ingest"
 )
 
@@ -132,6 +133,7 @@ type node struct {
 	reg   *prometheus.Registry
 	ready readiness
 	books books.Handler
+	self  *nodes.Self
 	// told is what the ready file will hold.
 	told cli.Ready
 	// server is nil where no events are taken, and before the stages are made.
@@ -181,6 +183,10 @@ func (n *node) prepare(ctx context.Context, db *database) ([]stages.Stage, error
 	if err != nil {
 		return nil, err
 	}
+	n.self = nodes.New(n.identity(made.engine != nil), p.query, n.reg, n.log)
+	if made.engine != nil {
+		n.self.ReportRules(made.engine.Fingerprint)
+	}
 	err = pgsession.UntilAnswered(ctx, n.log, pgsession.Try, func(ctx context.Context) error {
 		return n.introduce(ctx, p, made)
 	})
@@ -197,36 +203,9 @@ func (n *node) prepare(ctx context.Context, db *database) ([]stages.Stage, error
 	}
 	n.server = made.server
 	n.ready.started(made.checks(p)...)
-	// The books end last, when nothing is written any more.
-	last := stages.New("books", func(ctx context.Context) error { return n.books.Run(ctx, n.log) })
+	// It ends last, when nothing is written any more: the books of others go by it.
+	last := stages.New("node", n.self.Run)
 	return slices.Concat(made.running(door), page, []stages.Stage{last}), nil
-}
-
-// openConsole listens for operators, and logs the link of the first login; no stage where the role is not taken.
-func (n *node) openConsole(p pools) ([]stages.Stage, error) {
-	if !n.cfg.hasRole("console") {
-		return nil, nil
-	}
-	c, err := console.New(n.cfg.console, console.Sources{
-		DB: p.console, Metrics: n.reg, Ready: n.ready.check, Version: version(),
-	}, n.log)
-	if err != nil {
-		return nil, err
-	}
-	door, err := net.Listen("tcp", n.cfg.console.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("console.listen: %w", err)
-	}
-	n.told.Console = c.LoginLink(door.Addr())
-	n.log.Info("console", "link", n.told.Console)
-	return []stages.Stage{stages.New("console", func(ctx context.Context) error { return c.Serve(ctx, door) })}, nil
-}
-
-func closeDoor(door net.Listener) error {
-	if door == nil {
-		return nil
-	}
-	return door.Close()
 }
 
 // introduce asks of the database, and writes into it, what has to be there before anything runs. It may be repeated.
@@ -248,7 +227,26 @@ func (n *node) introduce(ctx context.Context, p pools, made *parts) error {
 			return err
 		}
 	}
-	return n.books.Begin(ctx, n.reg, p.query, p.pages, made.tenants.IDs(), made.engine != nil)
+	if err := n.self.Register(ctx); err != nil {
+		return err
+	}
+	return n.books.Begin(ctx, n.reg, p.pages, made.tenants.IDs(), n.self.ID)
+}
+
+// identity is what others know this process by. Two processes on one machine differ in the port of their admin address.
+func (n *node) identity(writes bool) nodes.Identity {
+	address := strings.TrimPrefix(n.told.Admin, "http://")
+	name := n.cfg.nodeName
+	if name == "" {
+		host, err := os.Hostname()
+		_, port, _ := net.SplitHostPort(address)
+		if err != nil {
+			host = "localhost"
+		}
+		name = net.JoinHostPort(host, port)
+	}
+	return nodes.Identity{ID: pipeline.NewUUIDv4(), Name: name, Address: address, Version: version(), Roles: n.cfg.roles,
+		Writes: writes}
 }
 
 // checkDoor reports an address that can't be listened at, before a start changes anything in the database.

@@ -5,9 +5,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/pipeline"
 )
 
 // The books of a process whose counters are set by hand, on a real database.
@@ -49,7 +51,7 @@ func TestBooks(t *testing.T) {
 		}
 		return a, out.String()
 	}
-	if err := b.Begin(t.Context(), reg, pool, pool, map[string]int32{"default": 1, "acme": 2}, true); err != nil {
+	if err := b.Begin(t.Context(), reg, pool, map[string]int32{"default": 1, "acme": 2}, register(t, pool)); err != nil {
 		t.Fatal(err)
 	}
 	one := prometheus.Labels{"tenant": "1"}
@@ -144,7 +146,7 @@ func TestOtherWriters(t *testing.T) {
 		values (gen_random_uuid(), `
 	var b Handler
 	who := map[string]int32{"default": 1}
-	if err := b.Begin(t.Context(), prometheus.NewRegistry(), pool, pool, who, true); err != nil {
+	if err := b.Begin(t.Context(), prometheus.NewRegistry(), pool, who, register(t, pool)); err != nil {
 		t.Fatal(err)
 	}
 	server := httptest.NewServer(&b)
@@ -184,4 +186,15 @@ func TestOtherWriters(t *testing.T) {
 	check("beside one that ended meanwhile", 2)
 	exec(processSQL + `true, now(), now(), null)`)
 	check("beside one that runs", 3)
+}
+
+// register makes the row of this process, as operate/nodes does.
+func register(t *testing.T, pool *pgxpool.Pool) pipeline.UUID {
+	t.Helper()
+	self := pipeline.NewUUIDv4()
+	const registerSQL = `insert into sluice_processes (process_id, writes) values ($1, true)`
+	if _, err := pool.Exec(t.Context(), registerSQL, self); err != nil {
+		t.Fatal(err)
+	}
+	return self
 }

@@ -22,10 +22,7 @@ import (
 )
 
 // Handler answers GET /v1/books. Its zero value answers that the process is starting.
-type Handler struct {
-	source atomic.Pointer[source]
-	id     pipeline.UUID
-}
+type Handler struct{ source atomic.Pointer[source] }
 
 // source is where the two sides are read.
 type source struct {
@@ -34,7 +31,7 @@ type source struct {
 	turns    *turns
 	names    map[int32]string
 	start    mark
-	self     *process
+	self     pipeline.UUID
 }
 
 // mark is a moment in the books: events count by when this node received them, promises by the order of their ids,
@@ -62,22 +59,16 @@ func parseMark(text string) (m mark, err error) {
 }
 
 // Begin opens the books: both sides count from now on. The process side is read off the metrics in counters, and
-// tenants are named by their ids. After an error it may be called again. writes is true for a process that stores
-// events or decides: others then know that the tables do not hold their part alone. What others see of this process
-// goes through pool, and what takes long through pages, one answer at a time.
-func (h *Handler) Begin(ctx context.Context, counters prometheus.Gatherer, pool, pages *pgxpool.Pool,
-	tenants map[string]int32, writes bool) error {
-	s := &source{counters: counters, pool: pages, turns: newTurns(), names: map[int32]string{}}
+// tenants are named by their ids. After an error it may be called again. self is this process in the table
+// sluice_processes, by which it knows of others that write. The database is read through pages, for one answer at a
+// time.
+func (h *Handler) Begin(ctx context.Context, counters prometheus.Gatherer, pages *pgxpool.Pool,
+	tenants map[string]int32, self pipeline.UUID) error {
+	s := &source{counters: counters, pool: pages, turns: newTurns(), names: map[int32]string{}, self: self}
 	for name, id := range tenants {
 		s.names[id] = name
 	}
 	var err error
-	if h.id == (pipeline.UUID{}) {
-		h.id = pipeline.NewUUIDv4()
-	}
-	if s.self, err = register(ctx, pool, h.id, writes); err != nil {
-		return fmt.Errorf("books: %w", err)
-	}
 	if s.start, err = s.now(ctx); err != nil {
 		return fmt.Errorf("books: %w", err)
 	}
@@ -142,7 +133,7 @@ func (s *source) read(ctx context.Context, since mark) (*Answer, error) {
 		return nil, fmt.Errorf("books: %w", err)
 	}
 	answer := &Answer{Since: since.String(), Mark: mark.String()}
-	if answer.OtherWriters, err = s.self.others(ctx, s.pool); err != nil {
+	if answer.OtherWriters, err = others(ctx, s.pool, s.self); err != nil {
 		return nil, err
 	}
 	before, err := s.steady(ctx, answer)

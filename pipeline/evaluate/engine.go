@@ -120,6 +120,9 @@ func (e *Engine) Use(set *rules.Set) {
 	e.metrics.inForce(set)
 }
 
+// Fingerprint is that of the rules in force, "" where there are none.
+func (e *Engine) Fingerprint() string { return e.inForce().Fingerprint() }
+
 // inForce is never nil.
 func (e *Engine) inForce() *rules.Set {
 	if set := e.set.Load(); set != nil {

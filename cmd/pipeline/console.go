@@ -1,0 +1,37 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"sluice.example/sluice/console"
+	"sluice.example/sluice/internal/stages"
+)
+
+// openConsole listens for operators, and logs the link of the first login; no stage where the role is not taken.
+func (n *node) openConsole(p pools) ([]stages.Stage, error) {
+	if !n.cfg.hasRole("console") {
+		return nil, nil
+	}
+	c, err := console.New(n.cfg.console, console.Sources{
+		DB: p.console, Metrics: n.reg, Ready: n.ready.check, Version: version(),
+	}, n.log)
+	if err != nil {
+		return nil, err
+	}
+	door, err := net.Listen("tcp", n.cfg.console.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("console.listen: %w", err)
+	}
+	n.told.Console = c.LoginLink(door.Addr())
+	n.log.Info("console", "link", n.told.Console)
+	return []stages.Stage{stages.New("console", func(ctx context.Context) error { return c.Serve(ctx, door) })}, nil
+}
+
+func closeDoor(door net.Listener) error {
+	if door == nil {
+		return nil
+	}
+	return door.Close()
+}
