@@ -76,7 +76,7 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	}
 	defer func() { err = errors.Join(err, stopAdmin()) }()
 
-	if err := n.checkDoor(); err != nil {
+	if err := n.checkDoors(); err != nil {
 		return err
 	}
 
@@ -249,16 +249,23 @@ func (n *node) identity(writes bool) nodes.Identity {
 		Writes: writes}
 }
 
-// checkDoor reports an address that can't be listened at, before a start changes anything in the database.
-func (n *node) checkDoor() error {
-	if !slices.Contains(n.cfg.roles, "ingest") {
-		return nil
+// checkDoors reports an address that can't be listened at, before a start changes anything in the database.
+func (n *node) checkDoors() error {
+	for _, d := range []struct{ role, setting, address string }{
+		{"ingest", "listen", n.cfg.listen}, {"console", "console.listen", n.cfg.console.Listen},
+	} {
+		if !n.cfg.hasRole(d.role) {
+			continue
+		}
+		door, err := net.Listen("tcp", d.address)
+		if err == nil {
+			err = door.Close()
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", d.setting, err)
+		}
 	}
-	door, err := net.Listen("tcp", n.cfg.listen)
-	if err != nil {
-		return fmt.Errorf("listen: %w", err)
-	}
-	return door.Close()
+	return nil
 }
 
 // openDoor listens for events; nil where the node takes none.

@@ -221,10 +221,12 @@ func TestAddressInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, listen := range []string{l.Addr().String(), "127.0.0.1:nonsense"} {
-		status, _, errOut := runCommand(t, nil, "run", "--database-url", url, "--listen", listen, "--admin.listen",
-			"127.0.0.1:0", "--console.listen", "127.0.0.1:0")
-		if status != 1 || !strings.Contains(errOut, "listen: ") {
-			t.Errorf("--listen %s: status %d, %s", listen, status, errOut)
+		for _, door := range []string{"listen", "console.listen"} {
+			args := []string{"run", "--database-url", url, "--listen", "127.0.0.1:0", "--admin.listen", "127.0.0.1:0",
+				"--console.listen", "127.0.0.1:0", "--" + door, listen}
+			if status, _, errOut := runCommand(t, nil, args...); status != 1 || !strings.Contains(errOut, door+": ") {
+				t.Errorf("--%s %s: status %d, %s", door, listen, status, errOut)
+			}
 		}
 	}
 	if got := query1(t, conn, `select count(*) from pg_tables where tablename = 'schema_version'`); got != 0 {

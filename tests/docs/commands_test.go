@@ -149,8 +149,9 @@ func newReader(t *testing.T) *reader {
 	}
 	events, admin, receiver := freeAddress(t), freeAddress(t), freeAddress(t)
 	r := &reader{
-		dir:   dir,
-		env:   append(child.Environ(), "PIPELINE_LISTEN="+events, "PIPELINE_ADMIN_LISTEN="+admin),
+		dir: dir,
+		env: append(child.Environ(), "PIPELINE_LISTEN="+events, "PIPELINE_ADMIN_LISTEN="+admin,
+			"PIPELINE_CONSOLE_LISTEN=127.0.0.1:0"),
 		admin: "http://" + admin, receiver: "http://" + receiver,
 		addresses: strings.NewReplacer("127.0.0.1:8080", events, "127.0.0.1:9090", admin, "127.0.0.1:9000", receiver,
 			"bin/pipeline books", "bin/pipeline books --admin http://"+admin),
