@@ -116,6 +116,8 @@ func (c *Console) login(w http.ResponseWriter, r *request) {
 }
 
 func (c *Console) logout(w http.ResponseWriter, r *request) {
-	http.SetCookie(w, &http.Cookie{Name: cookieName, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, MaxAge: -1})
+	http.SetCookie(w, &http.Cookie{
+		Name: cookieName, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, MaxAge: -1,
+	})
 	http.Redirect(w, r.Request, "./login", http.StatusSeeOther)
 }

@@ -1,6 +1,6 @@
-// Package console serves the operators' console: pages that show what happens and why, the same answers as JSON, and the
-// actions of operators. It has a listener of its own, asks for a login on every address, and takes no part in the path of
-// an event: without the role "console" nothing of it runs.
+// Package console serves the operators' console: pages that show what happens and why, the same answers as JSON, and
+// the actions of operators. It has a listener of its own, asks for a login on every address, and takes no part in the
+// path of an event: without the role "console" nothing of it runs.
 //
 // A page is one row in the table of routes, one function that returns its model, and one template. The model is also
 // the JSON answer. Pages are complete without JavaScript where they show no live data.

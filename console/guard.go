@@ -45,5 +45,6 @@ func hostKnown(host string, known []string) bool {
 	if ip, err := netip.ParseAddr(host); err == nil && ip.IsLoopback() {
 		return true
 	}
-	return host == "localhost" || slices.ContainsFunc(known, func(name string) bool { return strings.EqualFold(name, host) })
+	return host == "localhost" ||
+		slices.ContainsFunc(known, func(name string) bool { return strings.EqualFold(name, host) })
 }

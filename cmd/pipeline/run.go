@@ -37,8 +37,8 @@ done in time. Behind a load balancer set drain-delay: requests are still taken t
 second signal stops at once, with 128 + its number; nothing that was acknowledged is lost by that either.
 
 --ready-file names a file for whoever starts the process: it is written once everything runs, as one JSON
-object with "url" (of the events API), "admin", "console" (a link for one login), "database_url" (without its password) and "pid", and removed
-when the process ends.`
+object with "url" (of the events API), "admin", "console" (a link for one login), "database_url" (without its
+password) and "pid", and removed when the process ends.`
 
 func runPipeline(ctx context.Context, args []string, env cli.Env) error {
 	cfg := defaultConfig()

@@ -308,8 +308,8 @@ func TestShutdownTellsWhatIsLost(t *testing.T) {
 	if !strings.Contains(string(log), "53 events") {
 		t.Errorf("the log has no number of the events whose outcome is not known:\n%s", log)
 	}
-	const lost = `"level":"ERROR","msg":"buffer: events that were answered 202 are lost: they were not written before the stop",` +
-		`"events":3}`
+	const lost = `"level":"ERROR","msg":"buffer: events that were answered 202 are lost: ` +
+		`they were not written before the stop","events":3}`
 	if !strings.Contains(string(log), lost) {
 		t.Errorf("the log has no line about the three events that were answered 202:\n%s", log)
 	}

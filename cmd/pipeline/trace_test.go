@@ -49,7 +49,8 @@ func tracedNode(t *testing.T, url string, args ...string) (events string, got *h
 	sink := httptest.NewServer(got)
 	t.Cleanup(sink.Close)
 	rules := filepath.Join(t.TempDir(), "rules.yaml")
-	if err := os.WriteFile(rules, []byte("version: 1\nruleset: t\ndefaults: {owner: me, response: https://wiki/x}\nrules:\n"+
+	if err := os.WriteFile(rules, []byte("version: 1\nruleset: t\n"+
+		"defaults: {owner: me, response: https://wiki/x}\nrules:\n"+
 		"  - {id: x, on: x, send_to: welcome, payload: {user: event.user_id}}\n"+
 		"  - {id: shadow, on: x, send_to: sales, payload: {user: event.user_id}, state: shadow}\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -129,7 +130,8 @@ func TestTraceReachesTheReceiver(t *testing.T) {
 		"Traceparent", "cc"+testSampled[2:]+"-"+strings.Repeat("a", 10_000))
 	check("a state of 10 kB", events, "", testSampled, "", "Traceparent", testSampled, "Tracestate",
 		"a="+strings.Repeat("v", 10_000))
-	check("its own", cloud, `,"traceparent":"`+testSampled+`","tracestate":"a=1"`, testSampled, "a=1", "Traceparent", other)
+	check("its own", cloud, `,"traceparent":"`+testSampled+`","tracestate":"a=1"`, testSampled, "a=1",
+		"Traceparent", other)
 	check("its own is not sampled", cloud, `,"traceparent":"`+unsampled+`"`, "", "", "Traceparent", other)
 	check("its own is none", cloud, `,"traceparent":"x","tracestate":"a=1"`, other, "", "Traceparent", other)
 	check("line breaks", cloud, `,"traceparent":"`+testSampled+`\r\nX-Evil: 1"`, "", "")
@@ -138,13 +140,13 @@ func TestTraceReachesTheReceiver(t *testing.T) {
 	check("10 kB in the event", cloud, `,"traceparent":"`+strings.Repeat("a", 10_000)+`"`, "", "")
 	check("no string", cloud, `,"traceparent":{"a":1}`, "", "")
 
-	h := sendTraced(t, got, cloud, "binary", `{}`, "ce-specversion", "1.0", "ce-id", "2", "ce-source", "/s", "ce-type", "x",
-		"ce-userid", "binary", "ce-traceparent", testSampled)
+	h := sendTraced(t, got, cloud, "binary", `{}`, "ce-specversion", "1.0", "ce-id", "2", "ce-source", "/s",
+		"ce-type", "x", "ce-userid", "binary", "ce-traceparent", testSampled)
 	if h.Get("Traceparent") != testSampled {
 		t.Errorf("binary mode: the receiver got %v", h)
 	}
-	h = sendTraced(t, got, cloud, "encoded", `{}`, "ce-specversion", "1.0", "ce-id", "3", "ce-source", "/s", "ce-type", "x",
-		"ce-userid", "encoded", "ce-traceparent", testSampled+"%0d%0aX-Evil: 1")
+	h = sendTraced(t, got, cloud, "encoded", `{}`, "ce-specversion", "1.0", "ce-id", "3", "ce-source", "/s",
+		"ce-type", "x", "ce-userid", "encoded", "ce-traceparent", testSampled+"%0d%0aX-Evil: 1")
 	if h.Get("Traceparent") != "" || h.Get("X-Evil") != "" {
 		t.Errorf("line breaks that are percent-encoded: the receiver got %v", h)
 	}
@@ -158,8 +160,8 @@ func TestTraceReachesTheReceiver(t *testing.T) {
 	}
 	defer raw.Close()
 	const folded = `{"event_name":"x","user_id":"folded"}`
-	fmt.Fprintf(raw, "POST /v1/events HTTP/1.1\r\nHost: x\r\nTraceparent: %s\r\n X-Evil: 1\r\nContent-Length: %d\r\n\r\n%s",
-		testSampled, len(folded), folded)
+	fmt.Fprintf(raw, "POST /v1/events HTTP/1.1\r\nHost: x\r\nTraceparent: %s\r\n X-Evil: 1\r\n"+
+		"Content-Length: %d\r\n\r\n%s", testSampled, len(folded), folded)
 	if answer, err := http.ReadResponse(bufio.NewReader(raw), nil); err != nil {
 		t.Fatal(err)
 	} else if answer.StatusCode == 200 { // it may be refused as well
@@ -190,7 +192,8 @@ func TestTraceReachesTheReceiver(t *testing.T) {
 		t.Errorf("explain: exit status %d, lacks the trace:\n%s%s", status, out, errOut)
 	}
 	status, out, errOut = runCommand(t, nil, "explain", "message", fmt.Sprint(id), "--json", "--database-url", url)
-	if status != 0 || !strings.Contains(out, `"trace_id": "`+testTrace) && !strings.Contains(out, `"trace_id":"`+testTrace) {
+	if status != 0 ||
+		!strings.Contains(out, `"trace_id": "`+testTrace) && !strings.Contains(out, `"trace_id":"`+testTrace) {
 		t.Errorf("explain --json: exit status %d, lacks the trace:\n%s%s", status, out, errOut)
 	}
 }

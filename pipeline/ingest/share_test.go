@@ -115,8 +115,8 @@ func TestBodyWithoutAKeyIsSmall(t *testing.T) {
 	}
 }
 
-// TestFormWithoutAKeyIsSmall: in a form the JSON is in base64 or percent-encoded, so no key is found in a part of it. The
-// whole form has to stay below the bound, unless the request names its key.
+// TestFormWithoutAKeyIsSmall: in a form the JSON is in base64 or percent-encoded, so no key is found in a part of it.
+// The whole form has to stay below the bound, unless the request names its key.
 func TestFormWithoutAKeyIsSmall(t *testing.T) {
 	const mib = 1 << 20
 	for _, form := range []struct {

@@ -14,8 +14,8 @@ import (
 // setTraces.
 var unsampled = &pipeline.Trace{}
 
-// newTrace returns the trace of a traceparent and a tracestate, unsampled where that bit is not set, and nil where there
-// is none. It copies them.
+// newTrace returns the trace of a traceparent and a tracestate, unsampled where that bit is not set, and nil where
+// there is none. It copies them.
 func newTrace(parent, state []byte) *pipeline.Trace {
 	if len(parent) == 0 {
 		return nil

@@ -133,7 +133,9 @@ func (rows QuotaRows) Grant(m *Match, now time.Time) (sent []Part, held bool) {
 		sent[i].To = append(sent[i].To, g.to...)
 	}
 	for _, p := range sent {
-		slices.SortFunc(p.To, func(a, b string) int { return slices.Index(m.Rule.SendTo, a) - slices.Index(m.Rule.SendTo, b) })
+		slices.SortFunc(p.To, func(a, b string) int {
+			return slices.Index(m.Rule.SendTo, a) - slices.Index(m.Rule.SendTo, b)
+		})
 	}
 	return sent, held
 }

@@ -1,5 +1,5 @@
-// Package console looks at the operators' console in a real browser, as a real program serves it from a real PostgreSQL.
-// It needs chromium, node and npm.
+// Package console looks at the operators' console in a real browser, as a real program serves it from a real
+// PostgreSQL. It needs chromium, node and npm.
 package console
 
 import (
