@@ -1,6 +1,10 @@
 package console
 
-import "context"
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+)
 
 // capabilities are what a page or a program may ask of this console.
 type capabilities struct {
@@ -19,6 +23,8 @@ func (c *Console) capabilities(_ context.Context, r *request) (any, error) {
 type overview struct {
 	// Ready is why this process should get no traffic; empty where it should.
 	NotReady string `json:"not_ready,omitempty"`
+	// Database is why PostgreSQL does not answer this console; empty where it does.
+	Database string `json:"database,omitempty"`
 }
 
 func (c *Console) overview(ctx context.Context, _ *request) (any, error) {
@@ -29,6 +35,9 @@ func (c *Console) overview(ctx context.Context, _ *request) (any, error) {
 		if err := c.src.Ready(ctx); err != nil {
 			o.NotReady = err.Error()
 		}
+	}
+	if err := c.read(ctx, func(tx pgx.Tx) error { return tx.Conn().Ping(ctx) }); err != nil {
+		o.Database = asProblem(err).Message
 	}
 	return o, nil
 }

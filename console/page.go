@@ -155,7 +155,10 @@ func asProblem(err error) problem {
 	case errors.As(err, &p):
 	case errors.As(err, &tooBig):
 		p = problem{http.StatusRequestEntityTooLarge, "too_large", "the form is too large", ""}
-	case errors.Is(err, errNoDatabase), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, errNoDatabase):
+		p = problem{http.StatusServiceUnavailable, "database_away", err.Error(),
+			"the overview shows what this process knows by itself"}
+	case errors.Is(err, context.DeadlineExceeded):
 		p = problem{http.StatusServiceUnavailable, "database_away", "PostgreSQL does not answer",
 			"the overview shows what this process knows by itself"}
 	default:
