@@ -35,10 +35,21 @@ type Config struct {
 	Colour string
 	// ReadOnly takes all actions away.
 	ReadOnly bool
+	// Payloads and ViewerPayloads are what operators and viewers see of events, payloads and headers: hidden, masked or
+	// shown.
+	Payloads, ViewerPayloads string
+	// Mask are the fields whose values nobody sees where payloads are masked. A path of names joined by dots is that of
+	// every field whose own path ends so; case, "_", "-" and "$" do not count.
+	Mask []string
 }
 
-// DefaultConfig returns the console on loopback, next to the admin address.
-func DefaultConfig() Config { return Config{Listen: "127.0.0.1:9091", Colour: "grey"} }
+// DefaultConfig returns the console on loopback, next to the admin address. Its paths of masked fields are a guess at
+// what people and secrets are told by.
+func DefaultConfig() Config {
+	return Config{Listen: "127.0.0.1:9091", Colour: "grey", Payloads: payloadsMasked, ViewerPayloads: payloadsHidden,
+		Mask: []string{"address", "api_key", "authorization", "cookie", "email", "first_name", "ip", "last_name", "password",
+			"phone", "secret", "token", "access_token", "refresh_token", "user_agent"}}
+}
 
 // Sources are what the console shows. Funcs and pointers are nil where this process does not have them; pages say so.
 type Sources struct {
@@ -62,6 +73,8 @@ type Console struct {
 	pages  pages
 	assets *assets
 	routes []route
+	// maskPaths are those of Config.Mask.
+	maskPaths [][]string
 }
 
 // New makes a console, and reports what is wrong with its settings.
@@ -72,6 +85,9 @@ func New(cfg Config, src Sources, log *slog.Logger) (*Console, error) {
 	c := &Console{cfg: cfg, src: src, log: log, logins: newLogins(), assets: loadAssets()}
 	c.routes = c.table()
 	var err error
+	if c.maskPaths, err = maskPaths(cfg.Mask); err != nil {
+		return nil, err
+	}
 	c.pages, err = loadPages()
 	return c, err
 }
@@ -88,7 +104,7 @@ func (cfg Config) validate() error {
 	if _, ok := colours[cfg.Colour]; !ok {
 		errs = append(errs, fmt.Errorf("console.colour: %q; set grey, green, blue, amber or red", cfg.Colour))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, cfg.validatePayloads())...)
 }
 
 var colours = map[string]struct{}{"grey": {}, "green": {}, "blue": {}, "amber": {}, "red": {}}

@@ -119,6 +119,11 @@ func (c *config) settings() []*setting {
 			doc: "name of the environment, like prod-eu, shown on every page of the console"},
 		{key: "console.colour", value: &c.console.Colour,
 			doc: "colour of the environment on every page of the console: grey, green, blue, amber or red"},
+		{key: "console.payloads", value: &c.console.Payloads,
+			doc: "what operators see of events, payloads and headers in the console: hidden, masked or shown"},
+		{key: "console.viewer-payloads", value: &c.console.ViewerPayloads, doc: "the same for viewers"},
+		{key: "console.mask", value: &c.console.Mask, unit: "paths",
+			doc: "fields whose values the console hides where payloads are masked, such as email or properties.iban"},
 		{key: "console.read-only", value: &c.console.ReadOnly, doc: "take all actions away from the console"},
 		{key: "ready-file", value: &c.readyFile,
 			doc: "file that gets the addresses, as one JSON object, once everything runs; it is removed when the process " +
