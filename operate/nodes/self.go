@@ -89,15 +89,18 @@ where process_id = $1`
 	endedSQL = `update sluice_processes set seen_at = now(), ended_at = now() where process_id = $1`
 )
 
-// Run tells other processes that this one runs, until ctx ends, and then that it has ended. A failure is logged and
-// tried again: while the database is away nobody writes.
+// Run tells other processes that this one runs, until ctx ends, and then that it has ended. A failure is logged once
+// and tried again: while the database is away, or read-only, nobody writes.
 func (s *Self) Run(ctx context.Context) error {
 	tick := time.NewTicker(seenEvery)
 	defer tick.Stop()
+	failing := false
 	for {
-		if err := s.tell(ctx); err != nil {
+		err := s.tell(ctx)
+		if err != nil && !failing {
 			s.log.Warn("other processes were not told that this one runs; it is tried again", "error", err)
 		}
+		failing = err != nil
 		select {
 		case <-ctx.Done():
 			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), seenEvery)
