@@ -95,11 +95,22 @@ const cookieName = "sluice"
 func (c *Console) identify(r *http.Request) (Identity, error) {
 	if cookie, err := r.Cookie(cookieName); err == nil {
 		if who, ok := c.logins.open(cookie.Value, time.Now()); ok {
-			return who, nil
+			return who, fromHere(r)
 		}
 	}
 	return Identity{}, problem{http.StatusUnauthorized, "not_logged_in", "you are not logged in",
 		"open the link that the program printed when it started"}
+}
+
+// fromHere refuses a cookie that changes something and does not say which page sent it. Browsers send one of both
+// headers with every form; http.CrossOriginProtection takes requests without, which is right for programs alone.
+func fromHere(r *http.Request) error {
+	if safe(r) || r.Header.Get("Sec-Fetch-Site") != "" || r.Header.Get("Origin") != "" {
+		return nil
+	}
+	return problem{http.StatusForbidden, "no_origin",
+		"this request has a cookie and says neither Sec-Fetch-Site nor Origin",
+		"send it from a page of the console, or with a token"}
 }
 
 // login exchanges the secret of the printed link for a cookie.

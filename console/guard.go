@@ -15,16 +15,14 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 
 // guard checks what holds for every request: the Host, and that no page of another origin sends it.
 func (c *Console) guard(next http.Handler) http.Handler {
-	known := slices.Clone(c.cfg.Hosts)
-	if host, _, err := net.SplitHostPort(c.cfg.Listen); err == nil && host != "" {
-		known = append(known, host)
-	}
+	known := c.cfg.hosts()
 	next = http.NewCrossOriginProtection().Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
 		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "no-referrer")
+		// With no-referrer browsers would send "Origin: null" with the console's own forms.
+		h.Set("Referrer-Policy", "same-origin")
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
@@ -35,6 +33,19 @@ func (c *Console) guard(next http.Handler) http.Handler {
 		next.ServeHTTP(w, r)
 	})
 }
+
+// hosts returns the names and addresses that are this console's, beside loopback.
+func (cfg Config) hosts() []string {
+	known := slices.Clone(cfg.Hosts)
+	host, _, err := net.SplitHostPort(cfg.Listen)
+	if ip, _ := netip.ParseAddr(host); err == nil && host != "" && !ip.IsUnspecified() {
+		known = append(known, host)
+	}
+	return known
+}
+
+// safe is true for requests that change nothing.
+func safe(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
 
 // hostKnown takes the names and addresses of loopback, and known names.
 func hostKnown(host string, known []string) bool {

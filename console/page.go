@@ -137,7 +137,7 @@ func (c *Console) refuse(w http.ResponseWriter, r *request, err error) {
 	if p.Status >= 500 {
 		c.log.Warn("console", "path", r.URL.Path, "error", err)
 	}
-	if p.Status == http.StatusUnauthorized && r.Method == http.MethodGet && !r.wantsJSON() {
+	if p.Status == http.StatusUnauthorized && safe(r.Request) && !r.wantsJSON() {
 		http.Redirect(w, r.Request, r.root()+"login", http.StatusSeeOther)
 		return
 	}

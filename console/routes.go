@@ -94,6 +94,9 @@ func (c *Console) mux() http.Handler {
 func (c *Console) serve(w http.ResponseWriter, r *http.Request, row route) {
 	q := &request{Request: r}
 	who, err := c.identify(r)
+	if safe(r) {
+		q.form = r.URL.Query()
+	}
 	if err != nil && row.role > Nobody {
 		c.refuse(w, q, err)
 		return
@@ -109,9 +112,7 @@ func (c *Console) serve(w http.ResponseWriter, r *http.Request, row route) {
 			"console.read-only is set"})
 		return
 	}
-	if r.Method == http.MethodGet {
-		q.form = r.URL.Query()
-	} else {
+	if !safe(r) {
 		r.Body = http.MaxBytesReader(w, r.Body, 1<<20)
 		if err := r.ParseForm(); err != nil {
 			c.refuse(w, q, problem{http.StatusBadRequest, "bad_form", err.Error(), ""})
