@@ -171,11 +171,20 @@ func asProblem(err error) problem {
 var funcs = template.FuncMap{
 	"visible": cli.Visible,
 	"number":  number,
-	"bytes":   formatBytes,
+	"bytes": func(n any) (string, error) {
+		switch n := n.(type) {
+		case int:
+			return formatBytes(n), nil
+		case int64:
+			return formatBytes(n), nil
+		}
+		return "", fmt.Errorf("bytes of %T", n)
+	},
 	"rfc3339": func(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") },
 	"clock":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") },
 	"ago":     func(t time.Time) string { return length(time.Since(t)) },
 	"length":  length,
+	"seconds": func(s float64) string { return length(time.Duration(s * float64(time.Second))) },
 	"json": func(v any) (string, error) {
 		text, err := json.MarshalIndent(v, "", "  ")
 		return string(text), err
@@ -236,7 +245,7 @@ func length(d time.Duration) string {
 }
 
 // formatBytes writes a size in the largest binary unit that leaves a number of at least 1.
-func formatBytes(n int64) string {
+func formatBytes[N int | int64](n N) string {
 	f, units := float64(n), []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	for f >= 1024 && len(units) > 1 {
 		f, units = f/1024, units[1:]

@@ -58,6 +58,14 @@ func (c *Console) table() []route {
 		{method: "GET", api: "/v1/capabilities", role: Viewer, handle: c.capabilities},
 		{method: "GET", page: "/", api: "/v1/overview", role: Viewer, template: "overview", title: "Overview", key: 'o',
 			handle: c.overview},
+		{method: "GET", page: "/messages", api: "/v1/messages", role: Viewer, template: "messages", title: "Messages",
+			key: 'm', handle: c.messages},
+		{method: "GET", page: "/messages/{id}", api: "/v1/messages/{id}", role: Viewer, template: "message",
+			title: "Message", handle: c.message},
+		{method: "GET", page: "/quarantine", api: "/v1/quarantine", role: Viewer, template: "quarantine",
+			title: "Quarantine", key: 'q', handle: c.quarantine},
+		{method: "GET", page: "/quarantine/{id}", api: "/v1/quarantine/{id}", role: Viewer, template: "quarantined",
+			title: "Event in quarantine", handle: c.quarantinedEvent},
 	}
 }
 

@@ -48,6 +48,11 @@ where (@tenant = 0 or tenant_id = @tenant)
     and (@event::uuid is null or event_id = @event)
     and quarantined_at <= now() - @older::float8 * interval '1 second'`
 
+// DB is a connection, a pool or a transaction of pgx.
+type DB interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
 // Event is one of them.
 type Event struct {
 	Tenant        int32         `db:"tenant_id" json:"tenant_id"`
@@ -69,16 +74,78 @@ from quarantine` + whereSQL + `
 order by quarantined_at desc, event_id limit @limit`
 
 // List returns the newest events that match, at most limit of them.
-func List(ctx context.Context, conn *pgx.Conn, f Filter, limit int) (Events, error) {
+func List(ctx context.Context, db DB, f Filter, limit int) (Events, error) {
 	args := f.arguments()
 	args["limit"] = limit
-	rows, err := conn.Query(ctx, listSQL, args)
+	rows, err := db.Query(ctx, listSQL, args)
 	if err != nil {
 		return nil, fmt.Errorf("quarantine list: %w", err)
 	}
 	events, err := pgx.AppendRows(Events{}, rows, pgx.RowToStructByName[Event])
 	if err != nil {
 		return nil, fmt.Errorf("quarantine list: %w", err)
+	}
+	return events, nil
+}
+
+// Group counts events that the database would not store for one reason.
+type Group struct {
+	Tenant   int32  `json:"tenant_id"`
+	SQLState string `json:"sqlstate"`
+	// Reason is the beginning of PostgreSQL's text, of at most 200 characters.
+	Reason string    `json:"reason"`
+	Events int64     `json:"events"`
+	Newest time.Time `json:"newest"`
+}
+
+// mostGrouped bounds how many events Groups looks at, and mostGroups how many groups it returns.
+const (
+	mostGrouped = 100_000
+	mostGroups  = 200
+)
+
+const groupsSQL = `
+select tenant_id as tenant, sqlstate, left(reason, 200) as reason, count(*) as events, max(quarantined_at) as newest
+from (select tenant_id, sqlstate, reason, quarantined_at from quarantine limit $1) q
+group by 1, 2, 3 order by events desc, newest desc limit $2`
+
+// Groups returns the reasons of all events, the most frequent first, at most 200 of them. capped is true where only
+// 100,000 events were looked at.
+func Groups(ctx context.Context, db DB) (groups []Group, capped bool, err error) {
+	rows, err := db.Query(ctx, groupsSQL, mostGrouped, mostGroups)
+	if err == nil {
+		groups, err = pgx.AppendRows([]Group{}, rows, pgx.RowToStructByName[Group])
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("quarantine: group: %w", err)
+	}
+	var n int64
+	for _, g := range groups {
+		n += g.Events
+	}
+	return groups, n == mostGrouped, nil
+}
+
+// Whole is an event with the text that would have to be posted again.
+type Whole struct {
+	Event
+	Text []byte `db:"event" json:"-"`
+}
+
+const showSQL = `
+select tenant_id, event_id, occurred_at, quarantined_at, sqlstate, reason, octet_length(event) as bytes, event
+from quarantine` + whereSQL + `
+order by quarantined_at desc limit 20`
+
+// Show returns the newest 20 that match, whole.
+func Show(ctx context.Context, db DB, f Filter) ([]Whole, error) {
+	rows, err := db.Query(ctx, showSQL, f.arguments())
+	if err != nil {
+		return nil, fmt.Errorf("quarantine show: %w", err)
+	}
+	events, err := pgx.CollectRows(rows, pgx.RowToStructByName[Whole])
+	if err != nil {
+		return nil, fmt.Errorf("quarantine show: %w", err)
 	}
 	return events, nil
 }
