@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"sluice.example/sluice/inbox"
 	"sluice.example/sluice/internal/localpg"
 	"sluice.example/sluice/internal/pgtest"
@@ -76,6 +78,11 @@ func TestPostgresKilledUnderLoad(t *testing.T) {
 	stop.Store(true)
 	clients.Wait()
 
+	// The last events that were taken may have been committed just before the last kill.
+	pgtest.Eventually(t, "PostgreSQL is back", func() bool {
+		conn, err := pgx.Connect(t.Context(), node.Database)
+		return err == nil && conn.Close(t.Context()) == nil
+	})
 	conn := connect(t, node.Database)
 	pgtest.Eventually(t, "everything decided is delivered", func() bool {
 		return query1(t, conn, `select count(*) from outbox where status in ('pending', 'failed')`) == 0
