@@ -1,16 +1,14 @@
 package console
 
 import (
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
-	"crypto/subtle"
-	"encoding/base64"
+	"context"
+	"errors"
 	"net/http"
-	"strconv"
-	"strings"
-	"sync"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"sluice.example/sluice/operate/logins"
 )
 
 // Identity is who asks.
@@ -22,84 +20,17 @@ type Identity struct {
 // loginFor is how long a login holds.
 const loginFor = 12 * time.Hour
 
-// logins knows who is logged in by signed cookies; it keeps no sessions.
-type logins struct {
-	key []byte
-
-	mu sync.Mutex
-	// once is the secret of the link that was printed; it is good for one login.
-	once string
-}
-
-func newLogins() *logins {
-	return &logins{key: secret(), once: base64.RawURLEncoding.EncodeToString(secret())}
-}
-
-func secret() []byte {
-	b := make([]byte, 32)
-	rand.Read(b)
-	return b
-}
-
-// redeem spends the link's secret.
-func (l *logins) redeem(token string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.once == "" || subtle.ConstantTimeCompare([]byte(token), []byte(l.once)) != 1 {
-		return false
-	}
-	l.once = ""
-	return true
-}
-
-// seal returns the cookie's value: name, role and end, signed.
-func (l *logins) seal(who Identity, until time.Time) string {
-	text := base64.RawURLEncoding.EncodeToString([]byte(who.Name)) + "." + who.Role.String() + "." +
-		strconv.FormatInt(until.Unix(), 10)
-	return text + "." + l.sign(text)
-}
-
-func (l *logins) sign(text string) string {
-	mac := hmac.New(sha256.New, l.key)
-	mac.Write([]byte(text))
-	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
-}
-
-// open returns who a cookie is of.
-func (l *logins) open(value string, now time.Time) (who Identity, ok bool) {
-	cut := strings.LastIndexByte(value, '.')
-	if cut < 0 || !hmac.Equal([]byte(value[cut+1:]), []byte(l.sign(value[:cut]))) {
-		return who, false
-	}
-	f := strings.Split(value[:cut], ".")
-	if len(f) != 3 {
-		return who, false
-	}
-	name, err := base64.RawURLEncoding.DecodeString(f[0])
-	until, err2 := strconv.ParseInt(f[2], 10, 64)
-	if err != nil || err2 != nil || now.Unix() >= until {
-		return who, false
-	}
-	who.Name = string(name)
-	for _, role := range []Role{Viewer, Operator} {
-		if role.String() == f[1] {
-			who.Role = role
-		}
-	}
-	return who, who.Role > Nobody
-}
-
 const cookieName = "sluice"
 
 // identify returns who sends a request; the error is the answer to somebody who is not logged in.
 func (c *Console) identify(r *http.Request) (Identity, error) {
 	if cookie, err := r.Cookie(cookieName); err == nil {
-		if who, ok := c.logins.open(cookie.Value, time.Now()); ok {
+		if who, ok := c.cookies.who(r.Context(), cookie.Value); ok {
 			return who, fromHere(r)
 		}
 	}
 	return Identity{}, problem{http.StatusUnauthorized, "not_logged_in", "you are not logged in",
-		"open the link that the program printed when it started"}
+		"open the link that the program printed when it started, or one of \"pipeline console link\""}
 }
 
 // fromHere refuses a cookie that changes something and does not say which page sent it. Browsers send one of both
@@ -113,17 +44,44 @@ func fromHere(r *http.Request) error {
 		"send it from a page of the console, or with a token"}
 }
 
-// login exchanges the secret of the printed link for a cookie.
+// login exchanges the secret of a link for a cookie.
 func (c *Console) login(w http.ResponseWriter, r *request) {
-	if !c.logins.redeem(r.form.Get("t")) {
-		c.refuse(w, r, problem{http.StatusForbidden, "wrong_link", "this link was used already, or is not of this process",
-			"restart the process for another one"})
+	who, err := c.redeem(r.Context(), r.form.Get("t"))
+	if err != nil {
+		c.refuse(w, r, err)
 		return
 	}
-	who := Identity{Name: "link", Role: Operator}
-	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: c.logins.seal(who, time.Now().Add(loginFor)), Path: "/",
+	// The key may have been renewed on another node.
+	c.cookies.refresh(r.Context(), 0)
+	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: c.cookies.seal(who, time.Now().Add(loginFor)), Path: "/",
 		HttpOnly: true, SameSite: http.SameSiteStrictMode, MaxAge: int(loginFor / time.Second)})
 	http.Redirect(w, r.Request, "./", http.StatusSeeOther)
+}
+
+// redeem uses up a link: the one of this process, or one that a command made.
+func (c *Console) redeem(ctx context.Context, secret string) (who Identity, err error) {
+	if c.cookies.redeem(secret) {
+		return Identity{Name: "link", Role: Operator}, nil
+	}
+	err = logins.ErrNoLink
+	if c.src.DB != nil {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		var role string
+		if who.Name, role, err = logins.Spend(ctx, c.src.DB, secret); err == nil {
+			who.Role, _ = roleOf(role) // the table takes no other
+			return who, nil
+		}
+	}
+	var pgErr *pgconn.PgError
+	switch {
+	case errors.Is(err, logins.ErrNoLink):
+		err = problem{http.StatusForbidden, "wrong_link", err.Error(), "\"pipeline console link\" prints another one"}
+	case errors.As(err, &pgErr) && pgErr.Code == "25006":
+		err = problem{http.StatusServiceUnavailable, "read_only", "this database is read-only: no link can be used up in it",
+			"open the link that this process printed when it started, or log in at a node on the primary"}
+	}
+	return Identity{}, err
 }
 
 func (c *Console) logout(w http.ResponseWriter, r *request) {

@@ -69,10 +69,10 @@ type Console struct {
 	src Sources
 	log *slog.Logger
 
-	logins *logins
-	pages  pages
-	assets *assets
-	routes []route
+	cookies *cookies
+	pages   pages
+	assets  *assets
+	routes  []route
 	// maskPaths are those of Config.Mask.
 	maskPaths [][]string
 }
@@ -82,7 +82,7 @@ func New(cfg Config, src Sources, log *slog.Logger) (*Console, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	c := &Console{cfg: cfg, src: src, log: log, logins: newLogins(), assets: loadAssets()}
+	c := &Console{cfg: cfg, src: src, log: log, cookies: newCookies(src.DB, log), assets: loadAssets()}
 	c.routes = c.table()
 	var err error
 	if c.maskPaths, err = maskPaths(cfg.Mask); err != nil {
@@ -110,9 +110,10 @@ func (cfg Config) validate() error {
 var colours = map[string]struct{}{"grey": {}, "green": {}, "blue": {}, "amber": {}, "red": {}}
 
 // LoginLink returns a link for one login as an operator, at the address that l listens at.
-func (c *Console) LoginLink(l net.Addr) string {
-	return "http://" + l.String() + "/login#t=" + c.logins.once
-}
+func (c *Console) LoginLink(l net.Addr) string { return Link("http://"+l.String(), c.cookies.link()) }
+
+// Link returns the link by which a secret of this process, or of operate/logins, logs in at a console's address.
+func Link(address, secret string) string { return address + "/login#t=" + secret }
 
 // Serve serves until ctx ends.
 func (c *Console) Serve(ctx context.Context, l net.Listener) error {

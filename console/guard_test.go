@@ -25,20 +25,20 @@ func callers(c *Console) []caller {
 	cookie := func(name, value string, role Role) caller {
 		return caller{name, "Cookie", cookieName + "=" + value, role}
 	}
-	viewer := c.logins.seal(Identity{"ann", Viewer}, now.Add(time.Hour))
-	operator := c.logins.seal(Identity{"ann", Operator}, now.Add(time.Hour))
+	viewer := c.cookies.seal(Identity{"ann", Viewer}, now.Add(time.Hour))
+	operator := c.cookies.seal(Identity{"ann", Operator}, now.Add(time.Hour))
 	unsigned, _, _ := strings.Cut(operator, ".")
 	return []caller{
 		{"nobody", "X-None", "1", Nobody},
 		cookie("viewer", viewer, Viewer),
 		cookie("operator", operator, Operator),
-		cookie("expired", c.logins.seal(Identity{"ann", Operator}, now.Add(-time.Second)), Nobody),
-		cookie("of another key", newLogins().seal(Identity{"ann", Operator}, now.Add(time.Hour)), Nobody),
+		cookie("expired", c.cookies.seal(Identity{"ann", Operator}, now.Add(-time.Second)), Nobody),
+		cookie("of another key", newCookies(nil, nil).seal(Identity{"ann", Operator}, now.Add(time.Hour)), Nobody),
 		cookie("of a viewer, tampered with", strings.Replace(viewer, ".viewer.", ".operator.", 1), Nobody),
 		cookie("of another name", "Ym9i"+operator[4:], Nobody),
 		cookie("without a signature", unsigned, Nobody),
 		cookie("with a part more", "x."+operator, Nobody),
-		cookie("of no role", c.logins.seal(Identity{"ann", Nobody}, now.Add(time.Hour)), Nobody),
+		cookie("of no role", c.cookies.seal(Identity{"ann", Nobody}, now.Add(time.Hour)), Nobody),
 	}
 }
 
@@ -258,7 +258,7 @@ func TestCookie(t *testing.T) {
 		k.Secure || k.MaxAge != 12*60*60 {
 		t.Errorf("the cookie is %s", k.Raw)
 	}
-	if who, ok := c.logins.open(k.Value, time.Now().Add(loginFor+time.Minute)); ok {
+	if who, ok := c.cookies.open(k.Value, time.Now().Add(loginFor+time.Minute)); ok {
 		t.Errorf("%s is still logged in after %s", who.Name, loginFor)
 	}
 }

@@ -21,6 +21,16 @@ const (
 // String returns the name that files and pages use.
 func (r Role) String() string { return [...]string{"nobody", "viewer", "operator"}[r] }
 
+// roleOf returns the role of a name; there is none of nobody.
+func roleOf(name string) (Role, bool) {
+	for _, role := range []Role{Viewer, Operator} {
+		if role.String() == name {
+			return role, true
+		}
+	}
+	return Nobody, false
+}
+
 // route is a row of the only table of what can be asked for. What is not in it is not found, whoever asks.
 type route struct {
 	method string
