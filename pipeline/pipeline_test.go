@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os/exec"
@@ -140,5 +141,21 @@ func TestImports(t *testing.T) {
 				t.Errorf("%s imports %s; fasthttp stays at the edge and in the sender", pkg, imp)
 			}
 		}
+	}
+}
+
+// As JSON a UUID is its text, not an array of 16 numbers.
+func TestUUIDAsJSON(t *testing.T) {
+	u := HashUUID("order-17")
+	text, err := json.Marshal(map[UUID]*UUID{u: &u})
+	if want := `{"` + u.String() + `":"` + u.String() + `"}`; err != nil || string(text) != want {
+		t.Errorf("JSON is %s, %v; want %s", text, err, want)
+	}
+	var back map[UUID]UUID
+	if err := json.Unmarshal(text, &back); err != nil || back[u] != u {
+		t.Errorf("read again it is %v, %v", back, err)
+	}
+	if err := json.Unmarshal([]byte(`"order-17"`), &u); err == nil {
+		t.Error("what is no UUID was read")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"time"
 )
 
@@ -107,4 +108,17 @@ func (u UUID) String() string {
 	b[23] = '-'
 	hex.Encode(b[24:36], u[10:16])
 	return string(b[:])
+}
+
+// MarshalText returns the canonical form, so that JSON has it as a string.
+func (u UUID) MarshalText() ([]byte, error) { return []byte(u.String()), nil }
+
+// UnmarshalText reads the canonical form.
+func (u *UUID) UnmarshalText(text []byte) error {
+	parsed, ok := ParseUUID(string(text))
+	if !ok {
+		return errors.New("not a UUID")
+	}
+	*u = parsed
+	return nil
 }
