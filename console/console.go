@@ -20,6 +20,7 @@ import (
 
 	"sluice.example/sluice/internal/httpserve"
 	"sluice.example/sluice/internal/pgtx"
+	"sluice.example/sluice/pipeline/rules"
 )
 
 // Config is what an operator sets.
@@ -59,6 +60,10 @@ type Sources struct {
 	Metrics prometheus.Gatherer
 	// Ready returns why this process should get no traffic, nil where it should.
 	Ready func(context.Context) error
+	// Rules returns the rules that this process knows, nil where it has no rules file.
+	Rules func() (*rules.Set, error)
+	// Tenants returns the configured tenants, by name.
+	Tenants func() map[string]int32
 	// Version is the program's.
 	Version string
 }

@@ -184,6 +184,8 @@ var funcs = template.FuncMap{
 	"clock":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") },
 	"ago":     func(t time.Time) string { return length(time.Since(t)) },
 	"length":  length,
+	"sub":     func(a int, b int64) int64 { return int64(a) - b },
+	"bar":     func(i int) int { return 10*i + 1 },
 	"seconds": func(s float64) string { return length(time.Duration(s * float64(time.Second))) },
 	"json": func(v any) (string, error) {
 		text, err := json.MarshalIndent(v, "", "  ")

@@ -7,15 +7,17 @@ import (
 
 	"sluice.example/sluice/console"
 	"sluice.example/sluice/internal/stages"
+	"sluice.example/sluice/pipeline/rules"
 )
 
 // openConsole listens for operators, and logs the link of the first login; no stage where the role is not taken.
-func (n *node) openConsole(p pools) ([]stages.Stage, error) {
+func (n *node) openConsole(p pools, made *parts) ([]stages.Stage, error) {
 	if !n.cfg.hasRole("console") {
 		return nil, nil
 	}
 	c, err := console.New(n.cfg.console, console.Sources{
-		DB: p.console, Metrics: n.reg, Ready: n.ready.check, Version: version(),
+		DB: p.console, Metrics: n.reg, Ready: n.ready.check, Rules: made.knownRules,
+		Tenants: func() map[string]int32 { return made.who.Load().IDs() }, Version: version(),
 	}, n.log)
 	if err != nil {
 		return nil, err
@@ -27,6 +29,17 @@ func (n *node) openConsole(p pools) ([]stages.Stage, error) {
 	n.told.Console = c.LoginLink(door.Addr())
 	n.log.Info("console", "link", n.told.Console)
 	return []stages.Stage{stages.New("console", func(ctx context.Context) error { return c.Serve(ctx, door) })}, nil
+}
+
+// knownRules are the rules in force, or those of the file where this process decides nothing; nil without a file.
+func (p *parts) knownRules() (*rules.Set, error) {
+	switch {
+	case p.cfg.evaluate.Rules == "":
+		return nil, nil
+	case p.engine != nil:
+		return p.engine.InForce(), nil
+	}
+	return p.loadRules()
 }
 
 func closeDoor(door net.Listener) error {

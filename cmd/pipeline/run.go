@@ -197,7 +197,7 @@ func (n *node) prepare(ctx context.Context, db *database) ([]stages.Stage, error
 	if err != nil {
 		return nil, err
 	}
-	page, err := n.openConsole(p)
+	page, err := n.openConsole(p, made)
 	if err != nil {
 		return nil, errors.Join(err, closeDoor(door))
 	}

@@ -23,6 +23,14 @@ type Explainer struct {
 // Kind is what an id is of.
 type Kind string
 
+// NotFoundError says that an id is nowhere, and why that may be.
+type NotFoundError string
+
+// Error is that sentence.
+func (e NotFoundError) Error() string { return string(e) }
+
+func notFound(format string, args ...any) error { return NotFoundError(fmt.Sprintf(format, args...)) }
+
 // What an id may be of.
 const (
 	Anything Kind = ""
@@ -31,7 +39,8 @@ const (
 )
 
 // Explain finds an id: the number or the idempotency key of a message, or the id of an event, as it was sent or as a
-// UUID. An id that is nowhere is an error, as is a number that is both, where it is not said which is meant.
+// UUID. An id that is nowhere is a NotFoundError. A number that is both is an error, where it is not said which is
+// meant.
 func (x *Explainer) Explain(ctx context.Context, as Kind, id string) (*Story, error) {
 	s := &Story{RulesKnown: x.Set != nil, Messages: []Message{}}
 	uuid, isUUID := pipeline.ParseUUID(id)
@@ -58,7 +67,7 @@ func (x *Explainer) Explain(ctx context.Context, as Kind, id string) (*Story, er
 		}
 	}
 	if as == AMessage {
-		return nil, fmt.Errorf("there is no message %s: it never was, or it was pruned", id)
+		return nil, notFound("there is no message %s: it never was, or it was pruned", id)
 	}
 	if err := x.event(ctx, s, uuid); err != nil || len(s.Events) > 0 {
 		return s, err
@@ -67,10 +76,10 @@ func (x *Explainer) Explain(ctx context.Context, as Kind, id string) (*Story, er
 		return s, err
 	}
 	if as == AnEvent {
-		return nil, fmt.Errorf("%s is not a stored event of tenant %d: it never arrived, it was rejected (then its sender "+
+		return nil, notFound("%s is not a stored event of tenant %d: it never arrived, it was rejected (then its sender "+
 			"was told), or it was removed by age", id, x.Tenant)
 	}
-	return nil, fmt.Errorf("%s is neither a message nor a stored event of tenant %d: it never arrived, it was rejected "+
+	return nil, notFound("%s is neither a message nor a stored event of tenant %d: it never arrived, it was rejected "+
 		"(then its sender was told), or it was removed by age", id, x.Tenant)
 }
 

@@ -40,7 +40,30 @@ func (s *Story) Print(w io.Writer) error {
 	return err
 }
 
+// Text is what the rule made of the event, as Print says it.
+func (r Rule) Text() string {
+	p := &printer{}
+	p.rule(r)
+	return p.lines()
+}
+
+// Next is how the message ended, or what happens next, as Print says it.
+func (m Message) Next() string {
+	p := &printer{}
+	p.next(m)
+	return p.lines()
+}
+
 type printer struct{ strings.Builder }
+
+// lines is what was written, without the space before each line.
+func (p *printer) lines() string {
+	lines := strings.Split(strings.TrimSpace(p.String()), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(line)
+	}
+	return strings.Join(lines, "\n")
+}
 
 func (p *printer) say(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
 
@@ -200,7 +223,11 @@ func (p *printer) message(m Message) {
 		}
 		p.say("  %s", by)
 	}
-	p.say("  made %s, payload %s", stamp(m.CreatedAt), short(m.Payload))
+	if m.Payload == "" { // whoever asks may not see it
+		p.say("  made %s", stamp(m.CreatedAt))
+	} else {
+		p.say("  made %s, payload %s", stamp(m.CreatedAt), short(m.Payload))
+	}
 	if m.Trace != "" {
 		p.say("  trace %s", m.Trace)
 	}

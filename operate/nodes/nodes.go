@@ -108,7 +108,7 @@ func (a Answer) Print(w io.Writer) error {
 		if name == "" {
 			name = "(an older program)"
 		}
-		fmt.Fprintf(&b, "%s  %s  %s\n", name, n.ID, n.word())
+		fmt.Fprintf(&b, "%s  %s  %s\n", name, n.ID, n.Word())
 		if n.Name != "" {
 			fmt.Fprintf(&b, "  roles %s; admin %s; %s\n", strings.Join(n.Roles, ", "), n.Address, n.Version)
 		}
@@ -120,7 +120,8 @@ func (a Answer) Print(w io.Writer) error {
 	return err
 }
 
-func (n Node) word() string {
+// Word says whether the node runs, and for how long it does, or does not.
+func (n Node) Word() string {
 	switch ago := func(t time.Time) string { return duration.Format(time.Since(t).Truncate(time.Second)) }; {
 	case n.Running:
 		return "running for " + ago(n.StartedAt)

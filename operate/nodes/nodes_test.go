@@ -163,7 +163,7 @@ func TestUpdatesStayInTheirPage(t *testing.T) {
 
 func TestNodeThatHangsIsSeen(t *testing.T) {
 	n := Node{SeenAt: time.Now().Add(-time.Minute)}
-	if got := n.word(); !strings.Contains(got, "1m") || !strings.Contains(got, "hangs") {
+	if got := n.Word(); !strings.Contains(got, "1m") || !strings.Contains(got, "hangs") {
 		t.Errorf("a node that was silent for a minute: %q", got)
 	}
 }

@@ -105,9 +105,44 @@ left join lateral (
     on s.kind = 'rate'
 order by s.seen_at < now() - interval '25 seconds', s.rule_id`
 
+// DB is a connection, a pool or a transaction.
+type DB interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// Hour is what a rule did in an hour.
+type Hour struct {
+	Hour      time.Time `json:"hour"`
+	Evaluated int64     `json:"evaluated"`
+	Messages  int64     `json:"messages"`
+	Held      int64     `json:"held"` // duplicate, cooldown and cap together
+	Errors    int64     `json:"errors"`
+}
+
+const hoursSQL = `
+select h.hour, coalesce(evaluated, 0) as evaluated, coalesce(messages, 0) as messages,
+    coalesce(duplicate + cooldown + cap, 0) as held, coalesce(errors, 0) as errors
+from generate_series(date_trunc('hour', now()) - interval '23 hours', date_trunc('hour', now()),
+    interval '1 hour') h(hour)
+left join rule_hours r on r.rule_id = $1 and r.hour = h.hour
+order by h.hour`
+
+// Hours returns what a rule did in each of the last 24 hours, the oldest first.
+func Hours(ctx context.Context, db DB, rule string) ([]Hour, error) {
+	rows, err := db.Query(ctx, hoursSQL, rule)
+	if err != nil {
+		return nil, fmt.Errorf("rules: hours of %s: %w", rule, err)
+	}
+	hours, err := pgx.CollectRows(rows, pgx.RowToStructByName[Hour])
+	if err != nil {
+		return nil, fmt.Errorf("rules: hours of %s: %w", rule, err)
+	}
+	return hours, nil
+}
+
 // Read returns every rule on record, those in force first.
-func Read(ctx context.Context, conn *pgx.Conn) (List, error) {
-	rows, err := conn.Query(ctx, listSQL)
+func Read(ctx context.Context, db DB) (List, error) {
+	rows, err := db.Query(ctx, listSQL)
 	if err != nil {
 		return nil, fmt.Errorf("rules list: %w", err)
 	}

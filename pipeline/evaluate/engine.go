@@ -123,6 +123,9 @@ func (e *Engine) Use(set *rules.Set) {
 // Fingerprint is that of the rules in force, "" where there are none.
 func (e *Engine) Fingerprint() string { return e.inForce().Fingerprint() }
 
+// InForce returns the rules by which it decides; never nil. It is safe for concurrent use.
+func (e *Engine) InForce() *rules.Set { return e.inForce() }
+
 // inForce is never nil.
 func (e *Engine) inForce() *rules.Set {
 	if set := e.set.Load(); set != nil {

@@ -72,18 +72,20 @@ func (e *Engine) tally(of *rules.Rule, add func(*tally)) {
 	add(t)
 }
 
-// Report marks gaps, see markGaps, and writes how the rules fare into rule_status and rule_hours, every few seconds
-// until ctx ends, and then once more. A failure is logged; what could not be written is tried again.
+// Report marks gaps, see markGaps, and writes how the rules fare into rule_status and rule_hours: at once, every few
+// seconds until ctx ends, and then once more. A failure is logged; what could not be written is tried again.
 func (e *Engine) Report(ctx context.Context, db *pgxpool.Pool) error {
 	tick := time.NewTicker(reportEvery)
 	defer tick.Stop()
-	for {
+	for first := true; ; first = false {
 		last := false
-		select {
-		case <-ctx.Done():
-			last = true
-		case <-e.changed:
-		case <-tick.C:
+		if !first {
+			select {
+			case <-ctx.Done():
+				last = true
+			case <-e.changed:
+			case <-tick.C:
+			}
 		}
 		writeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		if err := e.markGaps(writeCtx, db); err != nil {

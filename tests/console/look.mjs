@@ -50,6 +50,24 @@ async function login(options = {}) {
 /** navigation returns the paths of all pages that the navigation leads to. */
 const navigation = (page) => page.$$eval('nav[aria-label=Pages] a', (all) => all.map((a) => a.href));
 
+/** details returns pages that others lead to: of each list the first one, and what that leads to. */
+async function details(page) {
+  const kinds = new Map();
+  const todo = await navigation(page);
+  for (let url = todo.shift(); url; url = todo.shift()) {
+    await page.goto(url);
+    const links = await page.$$eval('main a[href]', (all) => all.map((a) => a.href));
+    for (const link of links) {
+      const kind = new URL(link).pathname.split('/')[1];
+      if (/\/[^/]+\/./.test(new URL(link).pathname) && !kinds.has(kind)) {
+        kinds.set(kind, link);
+        todo.push(link);
+      }
+    }
+  }
+  return [...kinds.values()];
+}
+
 const engine = await readFile(require.resolve('accessibility-checker-engine/ace.js'), 'utf8');
 
 /** access returns the serious findings of the accessibility checker on a page. */
@@ -76,7 +94,7 @@ const scenarios = {
   async pages() {
     const { context, page } = await login();
     const more = (process.env.MORE ?? '').split(' ').filter(Boolean).map((path) => new URL(path, link).href);
-    const all = [...await navigation(page), ...more];
+    const all = [...await navigation(page), ...more, ...await details(page)];
     const findings = [];
     const paints = [];
     for (const colorScheme of ['light', 'dark']) {
