@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"sluice.example/sluice/internal/history"
 	"sluice.example/sluice/internal/httpserve"
 	"sluice.example/sluice/internal/pgtx"
 	"sluice.example/sluice/pipeline/rules"
@@ -52,6 +53,11 @@ func DefaultConfig() Config {
 			"phone", "secret", "token", "access_token", "refresh_token", "user_agent"}}
 }
 
+// Series are the metrics whose history the console shows.
+var Series = []string{"sluice_ingest_received_events_total", "sluice_copyin_stored_events_total",
+	"sluice_copyin_duplicate_events_total", "sluice_ingest_refused_events_total", "sluice_ingest_rejected_events_total",
+	"sluice_buffer_wait_seconds", "sluice_deliver_attempts_total", "sluice_claim_due_messages"}
+
 // Sources are what the console shows. Funcs and pointers are nil where this process does not have them; pages say so.
 type Sources struct {
 	// DB is a pool of the console's own.
@@ -60,6 +66,10 @@ type Sources struct {
 	Metrics prometheus.Gatherer
 	// Ready returns why this process should get no traffic, nil where it should.
 	Ready func(context.Context) error
+	// History keeps what the metrics of this process were; its Run is the caller's.
+	History *history.History
+	// Destinations are the names of those that this process knows.
+	Destinations []string
 	// Rules returns the rules that this process knows, nil where it has no rules file.
 	Rules func() (*rules.Set, error)
 	// Tenants returns the configured tenants, by name.
@@ -78,6 +88,7 @@ type Console struct {
 	pages   pages
 	assets  *assets
 	routes  []route
+	report  report
 	// maskPaths are those of Config.Mask.
 	maskPaths [][]string
 }

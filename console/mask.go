@@ -42,12 +42,17 @@ type shown struct {
 	Cut bool `json:"cut,omitempty"`
 }
 
+// payloads is how much a role sees of them.
+func (c *Console) payloads(role Role) string {
+	if role >= Operator {
+		return c.cfg.Payloads
+	}
+	return c.cfg.ViewerPayloads
+}
+
 // show returns what a role may see of a JSON text.
 func (c *Console) show(role Role, text []byte) shown {
-	how := c.cfg.ViewerPayloads
-	if role >= Operator {
-		how = c.cfg.Payloads
-	}
+	how := c.payloads(role)
 	s := shown{How: how, Bytes: len(text)}
 	if how == payloadsHidden || role < Viewer {
 		s.How = payloadsHidden
@@ -74,10 +79,7 @@ func (c *Console) show(role Role, text []byte) shown {
 
 // showHeaders returns what a role may see of a message's headers, whose values are masked by their names.
 func (c *Console) showHeaders(role Role, headers map[string]string) map[string]string {
-	how := c.cfg.ViewerPayloads
-	if role >= Operator {
-		how = c.cfg.Payloads
-	}
+	how := c.payloads(role)
 	seen := make(map[string]string, len(headers))
 	for name, value := range headers {
 		if how == payloadsHidden || how == payloadsMasked && isMasked([]string{foldName(name)}, c.maskPaths) {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/pipeline/claim"
 )
 
 //go:embed pages
@@ -184,6 +185,8 @@ var funcs = template.FuncMap{
 	"clock":   func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") },
 	"ago":     func(t time.Time) string { return length(time.Since(t)) },
 	"length":  length,
+	"capped":  capped,
+	"pair":    func(first, second any) pair { return pair{first, second} },
 	"sub":     func(a int, b int64) int64 { return int64(a) - b },
 	"bar":     func(i int) int { return 10*i + 1 },
 	"seconds": func(s float64) string { return length(time.Duration(s * float64(time.Second))) },
@@ -208,6 +211,8 @@ func number(v any) string {
 			return "-"
 		}
 		text = strconv.FormatInt(*n, 10)
+	case *float64:
+		return number(*n)
 	case float64:
 		if n != n {
 			return "-"
@@ -228,6 +233,17 @@ func number(v any) string {
 	}
 	return sign + text
 }
+
+// capped writes a count that ends at claim.CountedUpTo.
+func capped(n int64) string {
+	if n >= claim.CountedUpTo {
+		return number(int64(claim.CountedUpTo-1)) + "+"
+	}
+	return number(n)
+}
+
+// pair is two things for one part of a page.
+type pair struct{ First, Second any }
 
 // length writes how long something took or takes, in at most two units.
 func length(d time.Duration) string {

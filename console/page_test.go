@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"sluice.example/sluice/internal/pgtest"
 )
 
 // browser asks one console as somebody who is logged in.
@@ -112,22 +110,4 @@ func wants(t *testing.T, page string, texts ...string) {
 			t.Errorf("the page lacks %q:\n%s", text, page)
 		}
 	}
-}
-
-// TestOverviewWithoutDatabase: the page is there without PostgreSQL, and says what it lacks.
-func TestOverviewWithoutDatabase(t *testing.T) {
-	pool := pgtest.New(t)
-	b := onDatabase(t, pool)
-	if page := b.get("/"); strings.Contains(page, "class=\"bad\"") {
-		t.Errorf("an overview with PostgreSQL complains:\n%s", page)
-	}
-	var o overview
-	b.json("/v1/overview", &o)
-	if o != (overview{}) {
-		t.Errorf("the overview says %+v", o)
-	}
-	if status, _ := b.post("/logout", nil); status != http.StatusSeeOther {
-		t.Errorf("the logout answers %d, want 303", status)
-	}
-	wants(t, as(t, Viewer, DefaultConfig(), Sources{}).get("/"), errNoDatabase.Error())
 }

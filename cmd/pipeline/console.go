@@ -6,6 +6,7 @@ import (
 	"net"
 
 	"sluice.example/sluice/console"
+	"sluice.example/sluice/internal/history"
 	"sluice.example/sluice/internal/stages"
 	"sluice.example/sluice/pipeline/rules"
 )
@@ -15,7 +16,9 @@ func (n *node) openConsole(p pools, made *parts) ([]stages.Stage, error) {
 	if !n.cfg.hasRole("console") {
 		return nil, nil
 	}
+	past := history.New(n.reg, console.Series...)
 	c, err := console.New(n.cfg.console, console.Sources{
+		History: past, Destinations: made.destinations.Names(),
 		DB: p.console, Metrics: n.reg, Ready: n.ready.check, Rules: made.knownRules,
 		Tenants: func() map[string]int32 { return made.who.Load().IDs() }, Version: version(),
 	}, n.log)
@@ -28,7 +31,8 @@ func (n *node) openConsole(p pools, made *parts) ([]stages.Stage, error) {
 	}
 	n.told.Console = c.LoginLink(door.Addr())
 	n.log.Info("console", "link", n.told.Console)
-	return []stages.Stage{stages.New("console", func(ctx context.Context) error { return c.Serve(ctx, door) })}, nil
+	return []stages.Stage{stages.New("console", func(ctx context.Context) error { return c.Serve(ctx, door) }),
+		stages.New("history", past.Run)}, nil
 }
 
 // knownRules are the rules in force, or those of the file where this process decides nothing; nil without a file.

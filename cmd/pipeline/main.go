@@ -20,6 +20,7 @@ var program = cli.Program{
 		{Name: "migrate", Help: "bring the database schema up to date, and end", Run: migrateCommand},
 		{Name: "books", Help: "what a running pipeline received, stored, decided and sent", Run: booksCommand},
 		{Name: "nodes", Help: "the processes on this database, and how each is", Run: nodesCommand},
+		{Name: "doctor", Help: "what is wrong, and what to do about it", Run: doctorCommand},
 		{Name: "console", Help: "a link for one login to the console; end every login", Run: consoleCommand},
 		{Name: "config", Help: "print the settings in force, and where each comes from", Run: configCommand},
 		{Name: "run", Help: "take events, store them, decide, deliver", Run: runPipeline},

@@ -73,8 +73,8 @@ cross join lateral (
     ) oldest_first
 ) gone`
 
-// countedUpTo bounds each count: 10,001 means more than 10,000. That many entries cost some ten milliseconds.
-const countedUpTo = 10_001
+// CountedUpTo bounds each count: 10,001 means more than 10,000. That many entries cost some ten milliseconds.
+const CountedUpTo = 10_001
 
 // oldestTransactionSQL looks for what holds vacuum back in this database: transactions that have a snapshot, or that
 // have written and so have an id; prepared ones; and, as an xmin, the standbys that a slot keeps rows for. hidden
@@ -112,21 +112,35 @@ func (q *Queue) Run(ctx context.Context) error {
 	}
 }
 
-// backlog is what waits for one destination. Oldest is in seconds.
-type backlog struct {
-	Destination                          string
-	Due, Leased, Scheduled, Behind, Dead int64
-	Oldest                               float64
+// Backlog is what waits for one destination, or was given up. Oldest is for how many seconds the oldest message is due.
+// A count of CountedUpTo means as many or more.
+type Backlog struct {
+	Destination string  `json:"destination"`
+	Due         int64   `json:"due"`
+	Leased      int64   `json:"leased"`
+	Scheduled   int64   `json:"scheduled"`
+	Behind      int64   `json:"behind"`
+	Dead        int64   `json:"dead"`
+	Oldest      float64 `json:"oldest_due_seconds"`
+}
+
+// Backlogs counts what is not sent, by destination, at bounded cost; see CountedUpTo.
+func Backlogs(ctx context.Context, db DB) ([]Backlog, error) {
+	return backlogs(ctx, db, pgx.QueryExecModeCacheDescribe)
+}
+
+func backlogs(ctx context.Context, db DB, mode pgx.QueryExecMode) ([]Backlog, error) {
+	rows, err := db.Query(ctx, backlogSQL, mode, CountedUpTo)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByName[Backlog])
 }
 
 func (q *Queue) count(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, q.cfg.timeout())
 	defer cancel()
-	rows, err := q.pool.Query(ctx, backlogSQL, q.mode, countedUpTo)
-	if err != nil {
-		return q.failed("count", err)
-	}
-	counts, err := pgx.CollectRows(rows, pgx.RowToStructByName[backlog])
+	counts, err := backlogs(ctx, q.pool, q.mode)
 	if err != nil {
 		return q.failed("count", err)
 	}

@@ -172,7 +172,7 @@ func TestBacklogIsCountedAtBoundedCost(t *testing.T) {
 	if at := testutil.ToFloat64(q.metrics.counted); time.Since(time.Unix(int64(at), 0)) > time.Minute {
 		t.Errorf("counted_timestamp_seconds = %g; want the time of this count", at)
 	}
-	plan := explain(t, pool, backlogSQL, countedUpTo)
+	plan := explain(t, pool, backlogSQL, CountedUpTo)
 	if strings.Contains(plan, "Seq Scan") || strings.Contains(plan, "Bitmap") ||
 		strings.Contains(plan, "Sort Key: outbox") {
 		t.Errorf("the backlog is counted by reading the whole table:\n%s", plan)
@@ -199,9 +199,9 @@ func TestSeriesOfDestinations(t *testing.T) {
 		}
 	}
 	series("crm 0 mail 0 ")
-	m.backlog([]backlog{{Destination: "crm", Due: 3}, {Destination: "gone", Due: 7}})
+	m.backlog([]Backlog{{Destination: "crm", Due: 3}, {Destination: "gone", Due: 7}})
 	series("crm 3 gone 7 mail 0 ")
-	m.backlog([]backlog{{Destination: "mail", Due: 1}})
+	m.backlog([]Backlog{{Destination: "mail", Due: 1}})
 	series("crm 0 mail 1 ")
 	for name, want := range map[string]int{"finished": 4, "errors": 6, "leases": 2} {
 		c := map[string]*prometheus.CounterVec{"finished": m.finished, "errors": m.errors, "leases": m.leases}[name]

@@ -98,13 +98,13 @@ func NewMetrics(reg prometheus.Registerer, destinations ...string) *Metrics {
 	for _, d := range destinations {
 		m.kept[d] = true
 		m.leases.WithLabelValues(d)
-		m.setBacklog(backlog{Destination: d})
+		m.setBacklog(Backlog{Destination: d})
 	}
 	return m
 }
 
 // backlog takes a count of all destinations. Where nothing is left of one that is not kept, its gauges go.
-func (m *Metrics) backlog(counts []backlog) {
+func (m *Metrics) backlog(counts []Backlog) {
 	gone := m.set
 	m.set = map[string]bool{}
 	for _, b := range counts {
@@ -113,7 +113,7 @@ func (m *Metrics) backlog(counts []backlog) {
 	}
 	for d := range gone {
 		if m.kept[d] {
-			m.setBacklog(backlog{Destination: d})
+			m.setBacklog(Backlog{Destination: d})
 			continue
 		}
 		for _, g := range []*prometheus.GaugeVec{m.due, m.leased, m.scheduled, m.behind, m.dead, m.oldestDue} {
@@ -123,7 +123,7 @@ func (m *Metrics) backlog(counts []backlog) {
 	m.counted.SetToCurrentTime()
 }
 
-func (m *Metrics) setBacklog(b backlog) {
+func (m *Metrics) setBacklog(b Backlog) {
 	m.set[b.Destination] = true
 	m.due.WithLabelValues(b.Destination).Set(float64(b.Due))
 	m.leased.WithLabelValues(b.Destination).Set(float64(b.Leased))
