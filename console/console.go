@@ -16,11 +16,13 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sluice.example/sluice/internal/history"
 	"sluice.example/sluice/internal/httpserve"
 	"sluice.example/sluice/internal/pgtx"
+	"sluice.example/sluice/operate/outbox"
 	"sluice.example/sluice/pipeline/rules"
 )
 
@@ -62,6 +64,8 @@ var Series = []string{"sluice_ingest_received_events_total", "sluice_copyin_stor
 type Sources struct {
 	// DB is a pool of the console's own.
 	DB pgtx.Beginner
+	// Changes is where actions are done, and jobs; nil where there are none.
+	Changes *pgxpool.Pool
 	// Metrics are those of this process.
 	Metrics prometheus.Gatherer
 	// Ready returns why this process should get no traffic, nil where it should.
@@ -134,6 +138,15 @@ func Link(address, secret string) string { return address + "/login#t=" + secret
 // Serve serves until ctx ends.
 func (c *Console) Serve(ctx context.Context, l net.Listener) error {
 	return httpserve.Serve(ctx, l, c.Handler(), time.Second)
+}
+
+// Work does the jobs that operators have made here or at another console, until ctx ends; see outbox.Work.
+func (c *Console) Work(ctx context.Context) error {
+	if c.cfg.ReadOnly || c.src.Changes == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return outbox.Work(ctx, c.src.Changes, c.log)
 }
 
 // Handler returns the handler of all routes behind all checks: the Host first, then the login, then the role.

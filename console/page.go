@@ -186,6 +186,7 @@ var funcs = template.FuncMap{
 	"ago":     func(t time.Time) string { return length(time.Since(t)) },
 	"length":  length,
 	"capped":  capped,
+	"text":    func(v json.RawMessage) string { return string(v) },
 	"pair":    func(first, second any) pair { return pair{first, second} },
 	"sub":     func(a int, b int64) int64 { return int64(a) - b },
 	"bar":     func(i int) int { return 10*i + 1 },

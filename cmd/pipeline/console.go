@@ -19,7 +19,7 @@ func (n *node) openConsole(p pools, made *parts) ([]stages.Stage, error) {
 	past := history.New(n.reg, console.Series...)
 	c, err := console.New(n.cfg.console, console.Sources{
 		History: past, Destinations: made.destinations.Names(),
-		DB: p.console, Metrics: n.reg, Ready: n.ready.check, Rules: made.knownRules,
+		DB: p.console, Changes: p.query, Metrics: n.reg, Ready: n.ready.check, Rules: made.knownRules,
 		Tenants: func() map[string]int32 { return made.who.Load().IDs() }, Version: version(),
 	}, n.log)
 	if err != nil {
@@ -32,7 +32,7 @@ func (n *node) openConsole(p pools, made *parts) ([]stages.Stage, error) {
 	n.told.Console = c.LoginLink(door.Addr())
 	n.log.Info("console", "link", n.told.Console)
 	return []stages.Stage{stages.New("console", func(ctx context.Context) error { return c.Serve(ctx, door) }),
-		stages.New("history", past.Run)}, nil
+		stages.New("history", past.Run), stages.New("jobs", c.Work)}, nil
 }
 
 // knownRules are the rules in force, or those of the file where this process decides nothing; nil without a file.

@@ -16,6 +16,8 @@ var program = cli.Program{
 	Start: `Start with "pipeline run", or with "lab demo" of the program beside this one.`,
 	Commands: []cli.Command{
 		{Name: "outbox", Help: "list, show, retry or discard what has to be delivered", Run: outboxCommand},
+		{Name: "jobs", Help: "what operators change in bulk: list, pause, resume or cancel", Run: jobsCommand},
+		{Name: "audit", Help: "what operators have changed, when, and why", Run: auditCommand},
 		{Name: "quarantine", Help: "list, export or delete events that PostgreSQL would not store", Run: quarantineCommand},
 		{Name: "migrate", Help: "bring the database schema up to date, and end", Run: migrateCommand},
 		{Name: "books", Help: "what a running pipeline received, stored, decided and sent", Run: booksCommand},

@@ -15,6 +15,7 @@ import (
 
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/internal/spell"
+	"sluice.example/sluice/operate/audit"
 	"sluice.example/sluice/operate/outbox"
 	"sluice.example/sluice/pipeline/claim"
 
@@ -40,6 +41,7 @@ type outboxOptions struct {
 	rate   float64
 	asJSON bool
 	yes    bool
+	why    string
 }
 
 func outboxCommand(ctx context.Context, args []string, env cli.Env) error {
@@ -117,6 +119,7 @@ func (o *outboxOptions) addFlags(fs *flag.FlagSet) {
 	fs.Int64Var(&o.after, "after", 0, "retry or discard only messages after this `id`")
 	fs.Float64Var(&o.rate, "rate", 500, "retry or discard at most this many `messages` a second")
 	fs.BoolVar(&o.asJSON, "json", false, "list and show as JSON, one message a line")
+	fs.StringVar(&o.why, "why", "", "retry or discard: the `reason`, for the audit")
 	fs.BoolVar(&o.yes, "yes", false, "do it, do not only say what would be done")
 }
 
@@ -185,7 +188,9 @@ func changeOutbox(ctx context.Context, db *pgx.Conn, o outboxOptions, c outbox.C
 		fmt.Fprintf(w, "%d messages would be %s; with --yes they are\n", total, c.Done)
 		return nil
 	}
-	return c.Apply(ctx, db, o.filter, o.after, o.rate, func(p outbox.Progress) {
+	by := audit.CommandLine()
+	by.Why = o.why
+	return c.Apply(ctx, db, o.filter, o.after, o.rate, by, func(p outbox.Progress) {
 		if p.Done {
 			fmt.Fprintf(w, "%d messages %s by job %d\n", p.Changed, c.Done, p.Job)
 			if p.InFlight > 0 {

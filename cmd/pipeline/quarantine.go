@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/operate/audit"
 	"sluice.example/sluice/operate/quarantine"
 )
 
@@ -51,7 +52,7 @@ func quarantineCommand(ctx context.Context, args []string, env cli.Env) error {
 		case action == "export":
 			return exportQuarantine(ctx, conn, f, append(rest, "-")[0], env)
 		case *yes:
-			n, err := quarantine.Delete(ctx, conn, f)
+			n, err := quarantine.Delete(ctx, conn, f, audit.CommandLine())
 			if err == nil {
 				fmt.Fprintf(env.Stdout, "quarantine: %d events deleted\n", n)
 			}

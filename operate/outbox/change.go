@@ -2,10 +2,14 @@ package outbox
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"sluice.example/sluice/internal/pgtx"
+	"sluice.example/sluice/operate/audit"
 	"sluice.example/sluice/pipeline/claim"
 )
 
@@ -13,6 +17,8 @@ import (
 type Change struct {
 	// Done is the participle: "retried". It is also the kind of its jobs.
 	Done string
+	// Name is the action in the audit: "retry".
+	Name string
 	// Statuses are those that it changes where a filter names none.
 	Statuses []string
 
@@ -21,9 +27,41 @@ type Change struct {
 
 // Retry makes messages due again, Discard gives them up.
 var (
-	Retry   = Change{"retried", []string{"dead"}, claim.Retry}
-	Discard = Change{"discarded", []string{"pending", "failed", "dead"}, claim.Discard}
+	Retry   = Change{"retried", "retry", []string{"dead"}, claim.Retry}
+	Discard = Change{"discarded", "discard", []string{"pending", "failed", "dead"}, claim.Discard}
 )
+
+// changes are both, by the kind of their jobs.
+var changes = map[string]Change{Retry.Done: Retry, Discard.Done: Discard}
+
+// ErrNotChanged means that a message is not in a state that the change is for, or that a worker has it just now.
+var ErrNotChanged = errors.New("the message was left as it is: it is final, waits for its turn anyway, or " +
+	"is being sent")
+
+// One changes one message, and puts that into the audit. A message that failed is retried at once.
+func (c Change) One(ctx context.Context, db pgtx.Beginner, id int64, by audit.Actor) error {
+	f := claim.Filter{IDs: []int64{id}, Statuses: append([]string{"failed"}, c.Statuses...)}
+	return pgtx.InTx(ctx, db, pgx.TxOptions{}, bounds, func(tx pgx.Tx) error {
+		before, _, err := Show(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		step, err := c.apply(ctx, tx, f, 0, 1)
+		if err != nil {
+			return err
+		}
+		if step.Changed == 0 {
+			return ErrNotChanged
+		}
+		return audit.Write(ctx, tx, by, c.Name, fmt.Sprintf("message %d", id), was{before.Status, before.Attempts}, nil)
+	})
+}
+
+// was is what the audit keeps of a message before its change.
+type was struct {
+	Status   string `json:"status"`
+	Attempts int    `json:"attempts"`
+}
 
 // Progress is how far a change is.
 type Progress struct {
@@ -45,22 +83,17 @@ type Progress struct {
 // Apply changes the messages that match f and come after an id, at most rate of them a second, and reports each step.
 // Messages that are made meanwhile are left alone. It is a job: a call that is interrupted or dies leaves it
 // unfinished, and the next one with the same arguments goes on where it ended. Each message is changed once. While
-// another process has the job, Apply waits: that process is at work, or it died less than leaseFor ago.
-func (c Change) Apply(ctx context.Context, conn *pgx.Conn, f claim.Filter, after int64, rate float64,
+// another process has the job, Apply waits: that process is at work, or it died less than leaseFor ago. The job is put
+// into the audit when it is made.
+func (c Change) Apply(ctx context.Context, conn *pgx.Conn, f claim.Filter, after int64, rate float64, by audit.Actor,
 	report func(Progress)) error {
 	batch := min(max(1, int(rate)), 1000)
 	pause := time.Duration(float64(batch) / rate * float64(time.Second))
-	j, err := take(ctx, conn, c.Done, jobFilter{f, after}, leaseFor+pause)
+	j, err := take(ctx, conn, c, jobFilter{f, after}, leaseFor+pause, by)
 	if err != nil {
 		return err
 	}
-	f.Through = j.MaxID
-	if f.OlderThan > 0 {
-		f.OlderThan += j.age()
-	}
-	if f.NewerThan > 0 {
-		f.NewerThan += j.age()
-	}
+	f = j.fixed(f)
 	p := Progress{Job: j.ID, Resumed: j.Resumed, Changed: int(j.Done), Last: j.AfterID}
 	for {
 		step, err := j.step(ctx, conn, func(tx pgx.Tx) (claim.Step, error) { return c.apply(ctx, tx, f, p.Last, batch) })

@@ -11,6 +11,7 @@ import (
 
 	"sluice.example/sluice/internal/pgtx"
 	"sluice.example/sluice/internal/wait"
+	"sluice.example/sluice/operate/audit"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/claim"
 )
@@ -33,8 +34,19 @@ type job struct {
 	lease time.Duration
 }
 
-// age is how long ago the job was made, by the database's clock.
-func (j *job) age() time.Duration { return j.Now.Sub(j.MadeAt) }
+// fixed is a filter as it was when the job was made: it picks no message that was made later, and ages count from then,
+// by the database's clock.
+func (j *job) fixed(f claim.Filter) claim.Filter {
+	age := j.Now.Sub(j.MadeAt)
+	f.Through = j.MaxID
+	if f.OlderThan > 0 {
+		f.OlderThan += age
+	}
+	if f.NewerThan > 0 {
+		f.NewerThan += age
+	}
+	return f
+}
 
 // jobFilter is by what jobs are recognised.
 type jobFilter struct {
@@ -46,7 +58,8 @@ const (
 	// takeSQL takes the oldest unfinished job of a kind and a filter, if no other process has it.
 	takeSQL = `
 with found as materialized (
-    select id from operator_jobs where kind = $1 and filter = $2::jsonb and state = 'running' order by id limit 1
+    select id from operator_jobs where kind = $1 and filter = $2::jsonb and state = 'running' and rate is null
+    order by id limit 1
     for update
 )
 update operator_jobs
@@ -62,7 +75,8 @@ with old as (
 insert into operator_jobs (kind, filter, max_id, after_id, lease_token, locked_until)
 select $1, $2::jsonb, coalesce((select max(message_id) from outbox), 0), $5::bigint, $3::text::uuid,
     now() + $4::float8 * interval '1 second'
-where not exists (select from operator_jobs where kind = $1 and filter = $2::jsonb and state = 'running')
+where not exists (
+    select from operator_jobs where kind = $1 and filter = $2::jsonb and state = 'running' and rate is null)
 returning id, max_id, after_id, done, made_at, now() as now, false as resumed`
 
 	// jobsLockSQL keeps two processes from making the same job at the same time.
@@ -70,13 +84,14 @@ returning id, max_id, after_id, done, made_at, now() as now, false as resumed`
 )
 
 // take takes the unfinished job of a kind and a filter, or makes one. While another process has it, it waits.
-func take(ctx context.Context, conn *pgx.Conn, kind string, f jobFilter, lease time.Duration) (*job, error) {
+func take(ctx context.Context, conn *pgx.Conn, c Change, f jobFilter, lease time.Duration, by audit.Actor,
+) (*job, error) {
 	filter, err := json.Marshal(f)
 	if err != nil {
 		return nil, err
 	}
 	for {
-		j, err := tryTake(ctx, conn, kind, string(filter), f.After, lease)
+		j, err := tryTake(ctx, conn, c, string(filter), f.After, lease, by)
 		if err != nil || j != nil {
 			return j, err
 		}
@@ -86,10 +101,10 @@ func take(ctx context.Context, conn *pgx.Conn, kind string, f jobFilter, lease t
 	}
 }
 
-func tryTake(ctx context.Context, conn *pgx.Conn, kind, filter string, after int64, lease time.Duration,
-) (found *job, err error) {
+func tryTake(ctx context.Context, conn *pgx.Conn, c Change, filter string, after int64, lease time.Duration,
+	by audit.Actor) (found *job, err error) {
 	token := pipeline.NewUUIDv4()
-	args := []any{pgx.QueryExecModeCacheDescribe, kind, filter, token.String(), lease.Seconds()}
+	args := []any{pgx.QueryExecModeCacheDescribe, c.Done, filter, token.String(), lease.Seconds()}
 	err = pgtx.InTx(ctx, conn, pgx.TxOptions{}, bounds, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, jobsLockSQL); err != nil {
 			return err
@@ -97,6 +112,9 @@ func tryTake(ctx context.Context, conn *pgx.Conn, kind, filter string, after int
 		found, err = oneJob(tx.Query(ctx, takeSQL, args...))
 		if err == nil && found == nil {
 			found, err = oneJob(tx.Query(ctx, makeSQL, append(args, after)...))
+			if err == nil && found != nil {
+				err = audit.Write(ctx, tx, by, c.Name, fmt.Sprintf("job %d", found.ID), nil, json.RawMessage(filter))
+			}
 		}
 		return err
 	})
@@ -127,13 +145,17 @@ update operator_jobs
 set after_id = $3, done = done + $4, state = case when $5 then 'done' else state end,
     locked_until = case when $5 then null else now() + $6::float8 * interval '1 second' end,
     lease_token = case when $5 then null else lease_token end
-where id = $1 and lease_token = $2::text::uuid`
+where id = $1 and lease_token = $2::text::uuid and state = 'running' and not paused`
+
+// errNotOurs means that the job is another process's now, or nobody's.
+var errNotOurs = errors.New("it was paused or cancelled, or another process has it, since this one stood still for " +
+	"too long")
 
 // bounds: a command that is stopped in the middle holds the locks of some messages for so long, and the turn for a job.
 var bounds = pgtx.Bounds{Idle: pgtx.Idle}
 
 // step changes messages and puts that on record, both or neither.
-func (j *job) step(ctx context.Context, conn *pgx.Conn, change func(pgx.Tx) (claim.Step, error),
+func (j *job) step(ctx context.Context, conn pgtx.Beginner, change func(pgx.Tx) (claim.Step, error),
 ) (s claim.Step, err error) {
 	err = pgtx.InTx(ctx, conn, pgx.TxOptions{}, bounds, func(tx pgx.Tx) (err error) {
 		if s, err = change(tx); err != nil {
@@ -142,7 +164,7 @@ func (j *job) step(ctx context.Context, conn *pgx.Conn, change func(pgx.Tx) (cla
 		tag, err := tx.Exec(ctx, stepSQL, pgx.QueryExecModeCacheDescribe, j.ID, j.token.String(), s.Last, s.Changed, s.Done,
 			j.lease.Seconds())
 		if err == nil && tag.RowsAffected() == 0 {
-			err = errors.New("another process has taken the job, since this one stood still for too long")
+			err = errNotOurs
 		}
 		return err
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"sluice.example/sluice/internal/pgtest"
+	"sluice.example/sluice/operate/audit"
 	"sluice.example/sluice/operate/outbox"
 	"sluice.example/sluice/pipeline/claim"
 )
@@ -46,6 +47,8 @@ func connect(t *testing.T, pool *pgxpool.Pool) *pgx.Conn {
 
 var dead = claim.Filter{Statuses: []string{"dead"}}
 
+var operator = audit.Actor{Name: "ann", Via: audit.Command}
+
 // A retry that is interrupted, or whose process is killed, goes on where it ended when it is repeated: each message is
 // retried once, also those that died again meanwhile, and none that died later.
 func TestRepeatedRetryTouchesEachMessageOnce(t *testing.T) {
@@ -57,7 +60,7 @@ func TestRepeatedRetryTouchesEachMessageOnce(t *testing.T) {
 			defer cancel()
 			steps := 0
 			conn := connect(t, pool)
-			err := outbox.Retry.Apply(ctx, conn, dead, 0, 10, func(p outbox.Progress) {
+			err := outbox.Retry.Apply(ctx, conn, dead, 0, 10, operator, func(p outbox.Progress) {
 				if steps++; steps == 2 {
 					if end == "killed" {
 						_ = conn.Close(context.Background()) // it can't even give the job back
@@ -75,7 +78,8 @@ func TestRepeatedRetryTouchesEachMessageOnce(t *testing.T) {
 				exec(t, pool, `update operator_jobs set locked_until = now() + interval '300 milliseconds'`)
 			}
 			var last outbox.Progress
-			err = outbox.Retry.Apply(t.Context(), connect(t, pool), dead, 0, 1000, func(p outbox.Progress) { last = p })
+			report := func(p outbox.Progress) { last = p }
+			err = outbox.Retry.Apply(t.Context(), connect(t, pool), dead, 0, 1000, operator, report)
 			if err != nil || !last.Done || !last.Resumed || last.Changed != 25 {
 				t.Errorf("Apply again = %+v, %v; want the same job, 25 in all", last, err)
 			}
@@ -84,7 +88,7 @@ func TestRepeatedRetryTouchesEachMessageOnce(t *testing.T) {
 			if got != "0 x5, 1 x25" {
 				t.Errorf("redrives are %s; want 0 x5, 1 x25", got)
 			}
-			err = outbox.Retry.Apply(t.Context(), connect(t, pool), dead, 0, 1000, func(p outbox.Progress) { last = p })
+			err = outbox.Retry.Apply(t.Context(), connect(t, pool), dead, 0, 1000, operator, report)
 			if err != nil || last.Resumed || last.Changed != 25 {
 				t.Errorf("Apply after the end = %+v, %v; want another job, for the 25 that are dead", last, err)
 			}
@@ -102,15 +106,16 @@ func TestJobsAreToldApart(t *testing.T) {
 	pool := pgtest.New(t)
 	insertDead(t, pool, 3)
 	ctx, cancel := context.WithCancel(t.Context())
-	_ = outbox.Retry.Apply(ctx, connect(t, pool), dead, 0, 1, func(outbox.Progress) { cancel() })
+	_ = outbox.Retry.Apply(ctx, connect(t, pool), dead, 0, 1, operator, func(outbox.Progress) { cancel() })
 	var last outbox.Progress
 	report := func(p outbox.Progress) { last = p }
 	mail := claim.Filter{Statuses: []string{"dead"}, Destination: "mail"}
-	if err := outbox.Retry.Apply(t.Context(), connect(t, pool), mail, 0, 10, report); err != nil || last.Resumed {
+	err := outbox.Retry.Apply(t.Context(), connect(t, pool), mail, 0, 10, operator, report)
+	if err != nil || last.Resumed {
 		t.Errorf("Apply for mail = %+v, %v; want a job of its own", last, err)
 	}
-	if err := outbox.Discard.Apply(t.Context(), connect(t, pool), dead, 0, 10, report); err != nil || last.Resumed ||
-		last.Changed != 2 {
+	err = outbox.Discard.Apply(t.Context(), connect(t, pool), dead, 0, 10, operator, report)
+	if err != nil || last.Resumed || last.Changed != 2 {
 		t.Errorf("Discard = %+v, %v; want a job of its own, for the two that are dead", last, err)
 	}
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"sluice.example/sluice/internal/pgtx"
+	"sluice.example/sluice/operate/audit"
 	"sluice.example/sluice/pipeline"
 )
 
@@ -202,11 +204,17 @@ func Count(ctx context.Context, conn *pgx.Conn, f Filter) (n int64, err error) {
 
 const deleteSQL = `delete from quarantine` + whereSQL
 
-// Delete removes the events that match for good, and returns how many there were.
-func Delete(ctx context.Context, conn *pgx.Conn, f Filter) (int64, error) {
-	tag, err := conn.Exec(ctx, deleteSQL, f.arguments())
+// Delete removes the events that match for good, puts that into the audit, and returns how many there were.
+func Delete(ctx context.Context, db pgtx.Beginner, f Filter, by audit.Actor) (n int64, err error) {
+	err = pgtx.InTx(ctx, db, pgx.TxOptions{}, pgtx.Bounds{Idle: pgtx.Idle}, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, deleteSQL, f.arguments())
+		if n = tag.RowsAffected(); err != nil || n == 0 {
+			return err
+		}
+		return audit.Write(ctx, tx, by, "delete", fmt.Sprintf("%d events in quarantine", n), f, nil)
+	})
 	if err != nil {
 		return 0, fmt.Errorf("quarantine delete: %w", err)
 	}
-	return tag.RowsAffected(), nil
+	return n, nil
 }
