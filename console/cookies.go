@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
+	"errors"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -33,6 +34,8 @@ type cookies struct {
 	failing bool
 
 	mu sync.Mutex
+	// readOnly is true where the database takes no changes.
+	readOnly bool
 	// own is the key of this process, shared that of the database, nil until it is known.
 	own, shared []byte
 	// once is the secret of the link that was printed; it is good for one login.
@@ -87,24 +90,47 @@ func (k *cookies) refresh(ctx context.Context, age time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, keyPatience)
 	defer cancel()
 	var key []byte
+	var replica, readOnly bool
 	bounds := pgtx.Bounds{Idle: 5 * time.Second, Statement: keyPatience}
 	err := pgtx.InTx(ctx, k.db, pgx.TxOptions{AccessMode: pgx.ReadOnly}, bounds, func(tx pgx.Tx) (err error) {
-		key, err = logins.Key(ctx, tx)
-		return err
+		if key, err = logins.Key(ctx, tx); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, readOnlySQL).Scan(&replica, &readOnly); err != nil || !readOnly {
+			return err
+		}
+		// It may be the session alone that began while the database was so. The next look takes a new one.
+		return errors.Join(errReadOnlySession, tx.Conn().Close(ctx))
 	})
+	if errors.Is(err, errReadOnlySession) {
+		err = nil
+	}
 	k.askedAt = time.Now()
 	if err != nil && !k.failing {
 		k.log.Warn("console: the last key of cookies counts on", "error", err)
 	}
 	if k.failing = err != nil; !k.failing {
-		k.take(key)
+		k.take(key, replica || readOnly)
 	}
 }
 
-// take puts a key into use. One that replaces another ends every login, so it ends those of this process's key too.
-func (k *cookies) take(key []byte) {
+// readOnlySQL is what "show transaction_read_only" says in a transaction that does not ask to be read-only.
+const readOnlySQL = `select pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean`
+
+var errReadOnlySession = errors.New("this session is read-only")
+
+// changes is false where the database is known to take none.
+func (k *cookies) changes() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	return !k.readOnly
+}
+
+// take puts a key into use. One that replaces another ends every login, so it ends those of this process's key too.
+func (k *cookies) take(key []byte, readOnly bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.readOnly = readOnly
 	if k.shared != nil && !bytes.Equal(k.shared, key) {
 		k.own, k.once = secret(), ""
 	}

@@ -25,7 +25,7 @@ type capabilities struct {
 }
 
 func (c *Console) capabilities(_ context.Context, r *request) (any, error) {
-	return capabilities{c.cfg.Name, c.src.Version, r.who.Name, r.who.Role.String(), c.cfg.ReadOnly,
+	return capabilities{c.cfg.Name, c.src.Version, r.who.Name, r.who.Role.String(), c.readOnly() != "",
 		c.payloads(r.who.Role)}, nil
 }
 

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"sluice.example/sluice/internal/cli"
 	"sluice.example/sluice/pipeline/claim"
 )
@@ -99,10 +101,7 @@ func writeJSON(w http.ResponseWriter, status int, model any) {
 // render writes a page. It is made in memory first, so that a page is whole or an error.
 func (c *Console) render(w http.ResponseWriter, r *request, status int, name, title string, model any) {
 	v := view{Title: title, Page: name, Root: r.root(), Assets: c.assets.prefix, Name: c.cfg.Name, Colour: c.cfg.Colour,
-		Version: c.src.Version, Who: r.who, At: time.Now().UTC(), Model: model}
-	if c.cfg.ReadOnly {
-		v.ReadOnly = "console.read-only is set"
-	}
+		Version: c.src.Version, ReadOnly: c.readOnly(), Who: r.who, At: time.Now().UTC(), Model: model}
 	if r.who.Role > Nobody {
 		for _, row := range c.routes {
 			if row.key != 0 {
@@ -152,8 +151,11 @@ func (c *Console) refuse(w http.ResponseWriter, r *request, err error) {
 func asProblem(err error) problem {
 	var p problem
 	var tooBig *http.MaxBytesError
+	var pgErr *pgconn.PgError
 	switch {
 	case errors.As(err, &p):
+	case errors.As(err, &pgErr) && pgErr.Code == "25006":
+		p = problem{http.StatusServiceUnavailable, "read_only", "the database is read-only", ""}
 	case errors.As(err, &tooBig):
 		p = problem{http.StatusRequestEntityTooLarge, "too_large", "the form is too large", ""}
 	case errors.Is(err, errNoDatabase):

@@ -137,6 +137,12 @@ func (c *Console) mux() http.Handler {
 
 // serve answers one row of the table for whoever its role lets in.
 func (c *Console) serve(w http.ResponseWriter, r *http.Request, row route) {
+	if safe(r) && row.raw == nil {
+		// However many looks a page takes, it answers in this time.
+		ctx, cancel := context.WithTimeout(r.Context(), patience)
+		defer cancel()
+		r = r.WithContext(ctx)
+	}
 	q := &request{Request: r}
 	who, err := c.identify(r)
 	if safe(r) {
@@ -152,9 +158,8 @@ func (c *Console) serve(w http.ResponseWriter, r *http.Request, row route) {
 		c.refuse(w, q, problem{http.StatusForbidden, "forbidden", fmt.Sprintf("this is for the role %s; %s has the role %s",
 			row.role, who.Name, who.Role), ""})
 		return
-	case row.audited && c.cfg.ReadOnly:
-		c.refuse(w, q, problem{http.StatusServiceUnavailable, "read_only", "this console is read-only",
-			"console.read-only is set"})
+	case row.audited && c.readOnly() != "":
+		c.refuse(w, q, problem{http.StatusServiceUnavailable, "read_only", "this console is read-only", c.readOnly()})
 		return
 	}
 	if !safe(r) {
@@ -175,6 +180,17 @@ func (c *Console) serve(w http.ResponseWriter, r *http.Request, row route) {
 		return
 	}
 	c.answer(w, q, row, model)
+}
+
+// readOnly returns why nobody may change anything here, empty where somebody may.
+func (c *Console) readOnly() string {
+	switch {
+	case c.cfg.ReadOnly:
+		return "console.read-only is set"
+	case !c.cookies.changes():
+		return "the database is read-only"
+	}
+	return ""
 }
 
 // moved is the model of an action that leads to a page: browsers are sent there, programs get answer.
