@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -20,11 +21,24 @@ type Identity struct {
 // loginFor is how long a login holds.
 const loginFor = 12 * time.Hour
 
-const cookieName = "sluice"
+// cookieName returns the name of the cookie. With the prefix browsers take it only over HTTPS, and of this host alone.
+func (cfg Config) cookieName() string {
+	if cfg.secure() {
+		return "__Host-sluice"
+	}
+	return "sluice"
+}
 
-// identify returns who sends a request; the error is the answer to somebody who is not logged in.
+func (cfg Config) secure() bool { return strings.HasPrefix(cfg.Origin, "https://") }
+
+// identify returns who sends a request; the error is the answer to somebody who is not logged in. A token goes before
+// a cookie, and a wrong one counts.
 func (c *Console) identify(r *http.Request) (Identity, error) {
-	if cookie, err := r.Cookie(cookieName); err == nil {
+	who, sent, ok := c.access.bearer(r)
+	if ok {
+		return who, nil
+	}
+	if cookie, err := r.Cookie(c.cfg.cookieName()); err == nil && !sent {
 		if who, ok := c.cookies.who(r.Context(), cookie.Value); ok {
 			return who, fromHere(r)
 		}
@@ -44,18 +58,41 @@ func fromHere(r *http.Request) error {
 		"send it from a page of the console, or with a token"}
 }
 
-// login exchanges the secret of a link for a cookie.
+// login exchanges a name and its password, or the secret of a link, for a cookie.
 func (c *Console) login(w http.ResponseWriter, r *request) {
-	who, err := c.redeem(r.Context(), r.form.Get("t"))
+	who, err := c.admit(r)
 	if err != nil {
+		c.log.Warn("console: a login failed", "address", r.RemoteAddr, "name", r.form.Get("name"), "error", err)
 		c.refuse(w, r, err)
 		return
 	}
+	c.log.Info("console: login", "address", r.RemoteAddr, "name", who.Name, "role", who.Role.String())
 	// The key may have been renewed on another node.
 	c.cookies.refresh(r.Context(), 0)
-	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: c.cookies.seal(who, time.Now().Add(loginFor)), Path: "/",
-		HttpOnly: true, SameSite: http.SameSiteStrictMode, MaxAge: int(loginFor / time.Second)})
+	http.SetCookie(w, c.cookie(c.cookies.seal(who, time.Now().Add(loginFor)), int(loginFor/time.Second)))
 	http.Redirect(w, r.Request, "./", http.StatusSeeOther)
+}
+
+func (c *Console) admit(r *request) (who Identity, err error) {
+	succeeded, err := c.access.failed.try(r.RemoteAddr, time.Now())
+	if err != nil {
+		return who, err
+	}
+	if r.form.Get("t") == "" && r.form.Get("name") != "" {
+		who, err = c.access.password(r.Context(), r.form.Get("name"), r.form.Get("password"))
+	} else {
+		who, err = c.redeem(r.Context(), r.form.Get("t"))
+	}
+	if err == nil {
+		succeeded()
+	}
+	return who, err
+}
+
+// cookie is the login's, for so many seconds; a negative number ends it.
+func (c *Console) cookie(value string, seconds int) *http.Cookie {
+	return &http.Cookie{Name: c.cfg.cookieName(), Value: value, Path: "/", HttpOnly: true, Secure: c.cfg.secure(),
+		SameSite: http.SameSiteStrictMode, MaxAge: seconds}
 }
 
 // redeem uses up a link: the one of this process, or one that a command made.
@@ -85,8 +122,6 @@ func (c *Console) redeem(ctx context.Context, secret string) (who Identity, err 
 }
 
 func (c *Console) logout(w http.ResponseWriter, r *request) {
-	http.SetCookie(w, &http.Cookie{
-		Name: cookieName, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, MaxAge: -1,
-	})
+	http.SetCookie(w, c.cookie("", -1))
 	http.Redirect(w, r.Request, "./login", http.StatusSeeOther)
 }

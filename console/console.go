@@ -7,12 +7,14 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -33,6 +35,11 @@ type Config struct {
 	// Hosts are names by which browsers ask, beside the names of loopback and the host of Listen. A request with any
 	// other Host is answered 421, so that no page can reach the console by a name of its own.
 	Hosts []string
+	// Origin is how browsers reach the console through a proxy, such as https://console.example.com; empty where there is
+	// none. Over https the cookie is sent by it alone.
+	Origin string
+	// Users is a file of who may log in by name, and of tokens for programs; empty for links alone.
+	Users string
 	// Name is the environment, shown on every page and in its title, such as prod-eu.
 	Name string
 	// Colour marks the environment: grey, green, blue, amber or red.
@@ -88,6 +95,7 @@ type Console struct {
 	src Sources
 	log *slog.Logger
 
+	access  *access
 	cookies *cookies
 	pages   pages
 	assets  *assets
@@ -105,6 +113,9 @@ func New(cfg Config, src Sources, log *slog.Logger) (*Console, error) {
 	c := &Console{cfg: cfg, src: src, log: log, cookies: newCookies(src.DB, log), assets: loadAssets()}
 	c.routes = c.table()
 	var err error
+	if c.access, err = loadAccess(cfg.Users); err != nil {
+		return nil, err
+	}
 	if c.maskPaths, err = maskPaths(cfg.Mask); err != nil {
 		return nil, err
 	}
@@ -117,9 +128,15 @@ func (cfg Config) validate() error {
 	host, _, err := net.SplitHostPort(cfg.Listen)
 	if err != nil {
 		errs = append(errs, fmt.Errorf("console.listen: %w; set host:port", err))
-	} else if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+	} else if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) &&
+		cfg.Users == "" {
 		errs = append(errs, fmt.Errorf("console.listen: %s is not a loopback address; nobody is configured who may log in "+
-			"there", cfg.Listen))
+			"there: set console.users", cfg.Listen))
+	}
+	if at, err := url.Parse(cfg.Origin); err != nil || cfg.Origin != "" &&
+		(at.Scheme != "https" && at.Scheme != "http" || at.Host == "" || at.Scheme+"://"+at.Host != cfg.Origin) {
+		errs = append(errs, fmt.Errorf("console.origin: %q; set scheme and host, such as https://console.example.com",
+			cfg.Origin))
 	}
 	if _, ok := colours[cfg.Colour]; !ok {
 		errs = append(errs, fmt.Errorf("console.colour: %q; set grey, green, blue, amber or red", cfg.Colour))
@@ -129,8 +146,10 @@ func (cfg Config) validate() error {
 
 var colours = map[string]struct{}{"grey": {}, "green": {}, "blue": {}, "amber": {}, "red": {}}
 
-// LoginLink returns a link for one login as an operator, at the address that l listens at.
-func (c *Console) LoginLink(l net.Addr) string { return Link("http://"+l.String(), c.cookies.link()) }
+// LoginLink returns a link for one login as an operator, at the address that l listens at, or at console.origin.
+func (c *Console) LoginLink(l net.Addr) string {
+	return Link(cmp.Or(c.cfg.Origin, "http://"+l.String()), c.cookies.link())
+}
 
 // Link returns the link by which a secret of this process, or of operate/logins, logs in at a console's address.
 func Link(address, secret string) string { return address + "/login#t=" + secret }

@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 )
@@ -16,7 +17,13 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 // guard checks what holds for every request: the Host, and that no page of another origin sends it.
 func (c *Console) guard(next http.Handler) http.Handler {
 	known := c.cfg.hosts()
-	next = http.NewCrossOriginProtection().Handler(next)
+	origins := http.NewCrossOriginProtection()
+	if c.cfg.Origin != "" {
+		if err := origins.AddTrustedOrigin(c.cfg.Origin); err != nil {
+			panic(err) // which validate has looked at
+		}
+	}
+	next = origins.Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", policy)
@@ -37,6 +44,9 @@ func (c *Console) guard(next http.Handler) http.Handler {
 // hosts returns the names and addresses that are this console's, beside loopback.
 func (cfg Config) hosts() []string {
 	known := slices.Clone(cfg.Hosts)
+	if at, err := url.Parse(cfg.Origin); err == nil && at.Host != "" {
+		known = append(known, at.Hostname())
+	}
 	host, _, err := net.SplitHostPort(cfg.Listen)
 	if ip, _ := netip.ParseAddr(host); err == nil && host != "" && !ip.IsUnspecified() {
 		known = append(known, host)

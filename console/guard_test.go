@@ -23,7 +23,7 @@ type caller struct {
 func callers(c *Console) []caller {
 	now := time.Now()
 	cookie := func(name, value string, role Role) caller {
-		return caller{name, "Cookie", cookieName + "=" + value, role}
+		return caller{name, "Cookie", DefaultConfig().cookieName() + "=" + value, role}
 	}
 	viewer := c.cookies.seal(Identity{"ann", Viewer}, now.Add(time.Hour))
 	operator := c.cookies.seal(Identity{"ann", Operator}, now.Add(time.Hour))
@@ -38,6 +38,8 @@ func callers(c *Console) []caller {
 		cookie("of another name", "Ym9i"+operator[4:], Nobody),
 		cookie("without a signature", unsigned, Nobody),
 		cookie("with a part more", "x."+operator, Nobody),
+		{"none but a token", "Authorization", "Bearer " + programToken, tokenRole(c)},
+		{"none but a wrong token", "Authorization", "Bearer x" + programToken, Nobody},
 		cookie("of no role", c.cookies.seal(Identity{"ann", Nobody}, now.Add(time.Hour)), Nobody),
 	}
 }
@@ -97,7 +99,9 @@ func letIn(r *http.Response, body string) bool {
 
 // TestEveryRouteByEveryRole: each row of the table lets in whom its role says, and what is no row is not found.
 func TestEveryRouteByEveryRole(t *testing.T) {
-	c, _, client := serveConsole(t, DefaultConfig(), Sources{})
+	cfg := DefaultConfig()
+	cfg.Users = usersFile(t)
+	c, _, client := serveConsole(t, cfg, Sources{})
 	client.Jar = nil
 	// A page and an action for operators, whatever else there is.
 	c.routes = append(c.routes, route{method: "GET", api: "/v1/for-operators", role: Operator, handle: none},
@@ -254,7 +258,7 @@ func TestCookie(t *testing.T) {
 		t.Fatalf("the login sets %v", cookies)
 	}
 	k := cookies[0]
-	if k.Name != cookieName || !k.HttpOnly || k.SameSite != http.SameSiteStrictMode || k.Domain != "" || k.Path != "/" ||
+	if k.Name != "sluice" || !k.HttpOnly || k.SameSite != http.SameSiteStrictMode || k.Domain != "" || k.Path != "/" ||
 		k.Secure || k.MaxAge != 12*60*60 {
 		t.Errorf("the cookie is %s", k.Raw)
 	}

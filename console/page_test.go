@@ -34,7 +34,7 @@ func logIn(t *testing.T, c *Console, server *httptest.Server, client *http.Clien
 		t.Fatal(err)
 	}
 	who := Identity{Name: "ann", Role: role}
-	client.Jar.SetCookies(at, []*http.Cookie{{Name: cookieName, Value: c.cookies.seal(who, time.Now().Add(time.Hour))}})
+	client.Jar.SetCookies(at, []*http.Cookie{c.cookie(c.cookies.seal(who, time.Now().Add(time.Hour)), 0)})
 	return browser{t, client, server.URL}
 }
 

@@ -62,7 +62,8 @@ type request struct {
 // table is the route table. Everything that changes something is a POST.
 func (c *Console) table() []route {
 	return []route{
-		{method: "GET", page: "/login", role: Nobody, template: "login", title: "Log in", handle: none},
+		{method: "GET", page: "/login", role: Nobody, template: "login", title: "Log in",
+			handle: c.loginForm},
 		{method: "POST", page: "/login", role: Nobody, raw: c.login},
 		{method: "POST", page: "/logout", role: Viewer, raw: c.logout},
 		{method: "GET", api: "/v1/capabilities", role: Viewer, handle: c.capabilities},
@@ -104,6 +105,11 @@ func (c *Console) table() []route {
 		{method: "GET", page: "/quarantine/{id}", api: "/v1/quarantine/{id}", role: Viewer, template: "quarantined",
 			title: "Event in quarantine", handle: c.quarantinedEvent},
 	}
+}
+
+// loginForm is true where names and passwords are configured.
+func (c *Console) loginForm(context.Context, *request) (any, error) {
+	return len(c.access.users) > 0, nil
 }
 
 func none(context.Context, *request) (any, error) { return nil, nil }

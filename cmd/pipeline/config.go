@@ -115,6 +115,12 @@ func (c *config) settings() []*setting {
 			doc: "address of the operators' console, for the role console. It asks for a login on every address"},
 		{key: "console.hosts", value: &c.console.Hosts, unit: "names",
 			doc: "host names by which browsers ask on console.listen; loopback and the host of console.listen are always taken"},
+		{key: "console.origin", value: &c.console.Origin,
+			doc: "how browsers reach the console through a proxy, such as https://console.example.com. Over https its cookie " +
+				"is sent by that alone. Empty: directly"},
+		{key: "console.users", value: &c.console.Users,
+			doc: "users file (YAML): who may log in to the console by name and password, and tokens for programs. Empty: " +
+				"logins by links alone, and only on loopback"},
 		{key: "console.name", value: &c.console.Name,
 			doc: "name of the environment, like prod-eu, shown on every page of the console"},
 		{key: "console.colour", value: &c.console.Colour,

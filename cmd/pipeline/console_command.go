@@ -1,9 +1,14 @@
 package main
 
 import (
+	"bufio"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os/user"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,8 +20,9 @@ import (
 
 const consoleAbout = `Who may use the operators' console that "pipeline run" serves at console.listen.
 
-  pipeline console link         prints a link that logs in once, at any node on the database
-  pipeline console logout-all   ends every login and every link on the database, within seconds`
+  pipeline console link            prints a link that logs in once, at any node on the database
+  pipeline console logout-all      ends every login and every link on the database, within seconds
+  pipeline console hash-password   reads a password from standard input, and prints its hash for console.users`
 
 func consoleCommand(ctx context.Context, args []string, env cli.Env) error {
 	fs := cli.NewFlags(env, "console", consoleAbout, "pipeline console link --role viewer --name ann")
@@ -25,9 +31,12 @@ func consoleCommand(ctx context.Context, args []string, env cli.Env) error {
 	var within time.Duration
 	cli.Duration(fs, &within, "within", 10*time.Minute, "how `long` the link can be used")
 	settings := databaseFlags(fs)
-	action, _, err := cli.ParseAction(fs, args, map[string]int{"link": 0, "logout-all": 0})
+	action, _, err := cli.ParseAction(fs, args, map[string]int{"link": 0, "logout-all": 0, "hash-password": 0})
 	if err != nil {
 		return err
+	}
+	if action == "hash-password" {
+		return hashPassword(env)
 	}
 	switch {
 	case *role != "viewer" && *role != "operator":
@@ -51,10 +60,23 @@ func consoleCommand(ctx context.Context, args []string, env cli.Env) error {
 		}
 		secret, err := logins.Link(ctx, conn, *name, *role, within)
 		if err == nil {
-			fmt.Fprintln(env.Stdout, console.Link("http://"+cfg.console.Listen, secret))
+			fmt.Fprintln(env.Stdout, console.Link(cmp.Or(cfg.console.Origin, "http://"+cfg.console.Listen), secret))
 		}
 		return err
 	})
+}
+
+// hashPassword reads one line.
+func hashPassword(env cli.Env) error {
+	line, err := bufio.NewReader(io.LimitReader(env.Stdin, 1<<10)).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	hash, err := console.HashPassword(strings.TrimRight(line, "\r\n"))
+	if err == nil {
+		fmt.Fprintln(env.Stdout, hash)
+	}
+	return err
 }
 
 // userName is who runs the command.
