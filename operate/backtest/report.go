@@ -27,7 +27,8 @@ type Report struct {
 
 // RuleReport is what one rule would have decided.
 type RuleReport struct {
-	Rule    string       `json:"rule"`
+	Rule string `json:"rule"`
+	// State is the rule's, or limit where it is the digest of a limit.
 	State   string       `json:"state"`
 	Days    []*DayReport `json:"days"`
 	Samples []Sample     `json:"samples"`
@@ -77,18 +78,25 @@ func (b *backtest) report() *Report {
 	}
 	byName := map[string]*RuleReport{}
 	for _, r := range b.Set.Rules() {
-		rule := &RuleReport{Rule: r.Name, State: r.State(), Days: []*DayReport{}, Samples: []Sample{}, Errors: []Failure{}}
+		rule := newRuleReport(r.Name, r.State())
 		byName[r.Name] = rule
 		out.Rules = append(out.Rules, rule)
 	}
+	named := func(name string) *RuleReport {
+		if byName[name] == nil { // the digest of a limit
+			byName[name] = newRuleReport(name, "limit")
+			out.Rules = append(out.Rules, byName[name])
+		}
+		return byName[name]
+	}
 	for _, d := range b.inPeriod(b.replays[0]) {
-		byName[d.Rule].add(d, b.Samples)
+		named(d.Rule).add(d, b.Samples)
 	}
 	for _, f := range b.replays[0].Failed() {
 		if f.At.Before(b.From) {
 			continue
 		}
-		rule := byName[f.Rule]
+		rule := named(f.Rule)
 		rule.on(f.At).Errors++
 		if !slices.ContainsFunc(rule.Errors, func(o Failure) bool { return o.Kind == f.Kind }) {
 			rule.Errors = append(rule.Errors, Failure{f.Kind, f.Event.String(), f.Err.Error()})
@@ -101,6 +109,10 @@ func (b *backtest) report() *Report {
 		out.Against = b.compare()
 	}
 	return out
+}
+
+func newRuleReport(name, state string) *RuleReport {
+	return &RuleReport{Rule: name, State: state, Days: []*DayReport{}, Samples: []Sample{}, Errors: []Failure{}}
 }
 
 // add counts a decision, and keeps its message as a sample while there is room.

@@ -156,6 +156,13 @@ func TestExplainALimitOverRules(t *testing.T) {
 	w.store(event("x", "w", 0))
 	w.store(d)
 	w.want(d.ID, "what goes to mail was held back by the limit t/mails of 1 in 24h0m0s", "to crm")
+	// A digest tells of it later.
+	w.use("  - {id: a, on: x, send_to: crm}\nlimits:\n" +
+		"  - {id: folded, subject: event.user_id, at_most: 1, per: 1d, send_to: crm, over: digest}\n")
+	f := event("x", "z", 0)
+	w.store(event("x", "z", 0))
+	w.store(f)
+	w.want(f.ID, "held back by the limit t/folded of 1 in 24h0m0s", "1 held back so far; next: a digest tells so at")
 }
 
 // A cap let two of five events of one request through.

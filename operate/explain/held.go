@@ -105,14 +105,29 @@ func (x *Explainer) overLimit(ctx context.Context, e pipeline.Event, l rules.Loo
 			}
 			if h.Granted = len(moments); h.Granted >= u.Quota.AtMost {
 				h.At = &moments[0]
-				return h, nil
+				return h, x.limitDigest(ctx, h, e, u)
 			}
 		}
 		if u.Quiet(e.ReceivedAt) && !u.Quota.Defer {
-			return h, nil
+			return h, x.limitDigest(ctx, h, e, u)
 		}
 	}
 	return nil, nil
+}
+
+const limitDigestSQL = `
+select held, digest_due_at from limit_subjects
+where tenant_id = $1 and limit_id = $2 and subject = $3 and digest_due_at is not null
+    and held_since <= $4::timestamptz + $5::interval`
+
+// limitDigest adds when a digest tells of what a limit held back.
+func (x *Explainer) limitDigest(ctx context.Context, h *Held, e pipeline.Event, u rules.Under) error {
+	err := x.Conn.QueryRow(ctx, limitDigestSQL, x.Tenant, u.State, u.Subject, e.ReceivedAt, aBatch).Scan(&h.Suppressed,
+		&h.Digest)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	return err
 }
 
 // lookedSQL asks whether the rule looked at anything around an arrival, or has not reported anything since.

@@ -85,6 +85,12 @@ func (x *Explainer) compare(m *Message) {
 		}
 		return
 	}
+	if r := x.Set.LimitDigests(m.Rule); r != nil {
+		if r.Hash != m.Version {
+			m.Changed = r.Hash
+		}
+		return
+	}
 	m.Gone = true
 }
 

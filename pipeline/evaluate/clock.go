@@ -100,6 +100,7 @@ func (s *Sweeper) Sweep(ctx context.Context) error {
 		try("absence", s.absence(ctx, set, r))
 	}
 	try("digest", s.digests(ctx, set))
+	try("digest", s.limitDigests(ctx, set))
 	judged, err := s.noteRates(ctx, set.Rates())
 	try("rate", err)
 	try("rate", s.rates(ctx, set, judged))

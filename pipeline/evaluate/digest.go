@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"sluice.example/sluice/pipeline/evaluate/quota"
 	"sluice.example/sluice/pipeline/rules"
 )
 
@@ -19,6 +20,26 @@ reset as (
 	update rule_subjects s set suppressed = 0, suppressed_since = null, digest_due_at = null from due d
 	where s.tenant_id = d.tenant_id and s.rule_id = d.rule_id and s.subject = d.subject)
 select tenant_id, rule_id, subject, suppressed, suppressed_since from due`
+
+// limitDigests reports what limits over several rules held back.
+func (s *Sweeper) limitDigests(ctx context.Context, set *rules.Set) error {
+	limits := set.LimitStates()
+	if len(limits) == 0 {
+		return nil
+	}
+	err := s.untilFew(ctx, func(ctx context.Context, tx pgx.Tx) (int, func(), error) {
+		held, err := quota.Due(ctx, tx, limits, s.sweepBatch)
+		if err != nil || len(held) == 0 {
+			return 0, nil, err
+		}
+		r := s.engine.recorder()
+		return len(held), r.Committed, r.record(ctx, tx, set.LimitDigest(held))
+	})
+	if err != nil {
+		return fmt.Errorf("evaluate: digests of limits: %w", err)
+	}
+	return nil
+}
 
 // digests reports what cooldown and cap held back.
 func (s *Sweeper) digests(ctx context.Context, set *rules.Set) error {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"sluice.example/sluice/pipeline"
 )
@@ -196,6 +197,77 @@ func TestQuietHoursOfTheEvent(t *testing.T) {
 		where rule_id = 't/a' and n = (select count(*) from outbox o where o.rule_id = 't/a'
 			and o.message_id <= outbox.message_id) order by message_id`,
 		"Asia/Tokyo 08:00", "America/New_York at once", "nowhere 08:00", "none 08:00")
+}
+
+// TestALimitFoldsWhatIsOverIt into one message about a subject, at the next place that the limit has: once, however
+// many sweep, and no window has more than its limit with it.
+func TestALimitFoldsWhatIsOverIt(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes {
+		t.Run(mode.String(), func(t *testing.T) {
+			t.Parallel()
+			text := limited("subject: event.session_id, at_most: 1, per: 1h, send_to: crm, over: digest, " +
+				"digest: {payload: {n: digest.count, who: digest.subject}}")
+			w := newWorldIn(t, mode, text)
+			start := w.now
+			messages := func(want ...string) {
+				t.Helper()
+				w.want(`select rule_id || ' ' || subject_key || ' ' || coalesce(payload ->> 'n', '-') || ' ' ||
+					(extract(epoch from run_after - '`+start.Format(time.RFC3339Nano)+`') / 60)::int
+					from outbox where destination = 'crm' order by message_id`, want...)
+			}
+			w.ingest(w.event("x", "s", 0), w.event("x", "s", 0)) // of four decisions, one has room
+			w.ingest(w.event("x", "other", 0))
+			w.advance(30 * time.Minute)
+			w.ingest(w.event("y", "s", 0)) // which goes to sales all the same
+			w.tick()
+			messages("t/b  - 0", "t/b  - 0")
+			w.want(`select payload ->> 'session_id' from outbox where destination = 'sales'`, "s")
+			w.advance(31 * time.Minute)
+			other := NewSweeper(w.newEngine(text), w.db, NewSweepMetrics(prometheus.NewRegistry()))
+			var wait sync.WaitGroup
+			for range 3 {
+				wait.Go(func() {
+					if err := other.Sweep(t.Context()); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wait.Wait()
+			w.want(`select payload ->> 'who' || ' ' || (payload ->> 'n') || ' ' || type from outbox
+				where rule_id = 't/calm' order by 1`, "other 1 calm", "s 4 calm")
+			w.want(`select distinct (extract(epoch from run_after - '`+start.Format(time.RFC3339Nano)+`') / 60)::int::text
+				from outbox where rule_id = 't/calm'`, "60")
+			w.exec(`delete from outbox`)
+
+			w.ingest(w.event("y", "s", 0)) // the digest took the place
+			messages()
+			w.advance(time.Hour)
+			w.tick()
+			messages("t/calm s 1 120")
+			w.advance(time.Hour)
+			w.tick()
+			w.ingest(w.event("y", "s", 0))
+			messages("t/calm s 1 120", "t/c  - 181")
+		})
+	}
+}
+
+// TestWhatIsFoldedOverNight is one message in the morning; what a shadow holds back is told to nobody.
+func TestWhatIsFoldedOverNight(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  - {id: a, on: x, send_to: crm}\n  - {id: b, on: y, send_to: crm, state: shadow}\nlimits:\n"+
+		"  - {id: night, subject: event.session_id, send_to: crm, over: digest, hours: {from: '21:00', to: '08:00'}}\n")
+	w.set(w.now.Truncate(24 * time.Hour).Add(22 * time.Hour))
+	w.ingest(w.event("x", "s", 0), w.event("y", "s", 0))
+	w.advance(time.Hour)
+	w.ingest(w.event("x", "s", 0))
+	w.tick()
+	w.want(`select rule_id from outbox`)
+	w.advance(9*time.Hour + time.Minute)
+	w.tick()
+	w.want(`select rule_id || ' ' || status || ' ' || (payload ->> 'count') || to_char(run_after at time zone 'UTC',
+		' HH24:MI') from outbox order by status`, "t/night pending 2 08:00", "t/night skipped 1 08:00")
 }
 
 // TestLimitsAreForgottenInTime, and not before an edit could look back at them.

@@ -3,6 +3,8 @@ package rules
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"sluice.example/sluice/pipeline"
@@ -29,6 +31,34 @@ func (s *Set) Digest(held []Held) *Findings {
 	}
 	return f
 }
+
+// LimitHeld is what a limit over several rules held back from one subject, in Held.State. Late is how long ago its
+// digest was due.
+type LimitHeld struct {
+	Held
+	Late time.Duration
+}
+
+// LimitDigest makes one match for each subject whose digest of a limit is due.
+func (s *Set) LimitDigest(held []LimitHeld) *Findings {
+	f := &Findings{set: s}
+	for _, h := range held {
+		if r := s.byLimit[h.State]; r != nil {
+			made := len(f.Matches)
+			f.tell(r, h.Held)
+			for i := made; i < len(f.Matches); i++ {
+				f.Matches[i].Delay = -h.Late // under its limit it counts at the time when it is due
+			}
+		}
+	}
+	return f
+}
+
+// LimitDigests makes the messages that tell of what a limit held back, by the limit's name; nil if it tells nothing.
+func (s *Set) LimitDigests(limit string) *Rule { return s.byLimit[limit] }
+
+// LimitStates are under what limits in force that have a digest keep their subjects, sorted.
+func (s *Set) LimitStates() []string { return slices.Sorted(maps.Keys(s.byLimit)) }
 
 // tell makes the match of one digest.
 func (f *Findings) tell(r *Rule, h Held) {

@@ -78,6 +78,9 @@ func (m *Match) quotaKey(u *Under) QuotaKey { return QuotaKey{m.Tenant, u.State,
 type QuotaRow struct {
 	// Moments are those that were granted, latest first.
 	Moments []time.Time
+	// Held is how many decisions wait to be told in a digest since Since; it is due at DigestAt.
+	Held            int64
+	Since, DigestAt time.Time
 	// Until is from when on the row changes nothing any more.
 	Until time.Time
 	// Changed since it was read.
@@ -90,7 +93,7 @@ type QuotaRows map[QuotaKey]*QuotaRow
 // Want adds empty rows for what a match is going to ask.
 func (rows QuotaRows) Want(m *Match) {
 	for i := range m.Under {
-		if u := &m.Under[i]; u.Counted() && rows[m.quotaKey(u)] == nil {
+		if u := &m.Under[i]; u.kept() && rows[m.quotaKey(u)] == nil {
 			rows[m.quotaKey(u)] = &QuotaRow{}
 		}
 	}
@@ -103,15 +106,21 @@ type Part struct {
 }
 
 // Grant asks the quotas about a match, remembers what they grant, and returns what is sent. A quota that is over what
-// one destination gets has a say about that one alone. held: some of it is not sent.
+// one destination gets has a say about that one alone. held: some of it is not sent, or is told in a digest.
 //
 // A decision counts once, to however many destinations it goes, but for those that get it at another time.
 func (rows QuotaRows) Grant(m *Match, now time.Time) (sent []Part, held bool) {
 	mine := map[QuotaKey]time.Time{} // granted to an earlier part
+	told := map[QuotaKey]bool{}
 	for _, g := range m.groups() {
 		at, by := rows.slot(m, g.under, now, mine)
 		if by >= 0 {
 			held = true
+			u := &g.under[by]
+			if k := m.quotaKey(u); u.told() != nil && !told[k] {
+				told[k] = true
+				rows[k].fold(u, now, now.Add(m.Delay))
+			}
 			continue
 		}
 		for i := range g.under {
@@ -122,8 +131,7 @@ func (rows QuotaRows) Grant(m *Match, now time.Time) (sent []Part, held bool) {
 			}
 			row := rows[k]
 			row.Moments = Granted(row.Moments, at)
-			row.Until = row.Moments[0].Add(u.Quota.Per)
-			row.Changed = true
+			row.changed(u)
 			mine[k] = at
 		}
 		i := slices.IndexFunc(sent, func(p Part) bool { return p.Delay == at.Sub(now) })
@@ -138,6 +146,45 @@ func (rows QuotaRows) Grant(m *Match, now time.Time) (sent []Part, held bool) {
 		})
 	}
 	return sent, held
+}
+
+// changed: the row says something for as long as a moment counts, or a digest waits.
+func (row *QuotaRow) changed(u *Under) {
+	row.Changed, row.Until = true, row.DigestAt
+	if len(row.Moments) > 0 && row.Moments[0].Add(u.Quota.Per).After(row.Until) {
+		row.Until = row.Moments[0].Add(u.Quota.Per)
+	}
+}
+
+// fold counts a decision in the subject's digest. The digest takes the first place that is free under the limit, so
+// that it makes no message more than the limit allows; while it waits there is one.
+func (row *QuotaRow) fold(u *Under, now, due time.Time) {
+	if row.Held++; row.Held == 1 {
+		row.Since = now
+		row.DigestAt, _ = u.room(row.Moments, now, due)
+		if u.Counted() {
+			row.Moments = Granted(row.Moments, row.DigestAt)
+		}
+	}
+	row.changed(u)
+}
+
+// Told marks the digest of a row as made, and returns what it tells.
+func (rows QuotaRows) Told(k QuotaKey) LimitHeld {
+	row := rows[k]
+	h := LimitHeld{Held: Held{Tenant: k.Tenant, State: k.State, Subject: k.Subject, Count: row.Held, Since: row.Since}}
+	row.Held, row.Since, row.DigestAt = 0, time.Time{}, time.Time{}
+	return h
+}
+
+// Waiting are the rows of a match's limits with a digest that waits.
+func (rows QuotaRows) Waiting(m *Match) (keys []QuotaKey) {
+	for i := range m.Under {
+		if k := m.quotaKey(&m.Under[i]); rows[k] != nil && rows[k].Held > 0 {
+			keys = append(keys, k)
+		}
+	}
+	return keys
 }
 
 // slot finds the time of one part: that of an earlier part, which costs nothing more, or one that is counted as well.

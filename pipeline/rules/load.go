@@ -101,7 +101,7 @@ func ruleFiles(path string) ([]string, error) {
 
 func (s *Set) index() {
 	s.every, s.byTenant = &index{byName: map[string][]listener{}}, map[int32]*index{}
-	s.byState = map[string]*Rule{}
+	s.byState, s.byLimit = map[string]*Rule{}, map[string]*Rule{}
 	h := sha256.New()
 	for _, r := range s.rules {
 		fmt.Fprintln(h, r.Name, r.Hash)
@@ -120,6 +120,11 @@ func (s *Set) index() {
 			continue
 		}
 		s.byState[r.StateKey] = r
+		for _, q := range r.quotas {
+			if q.digest != nil {
+				s.byLimit[q.digest.StateKey], s.byLimit[q.shadow.StateKey] = q.digest, q.shadow
+			}
+		}
 		if r.Absence != nil {
 			s.absences = append(s.absences, r)
 		}

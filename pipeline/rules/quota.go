@@ -24,6 +24,9 @@ type Quota struct {
 	Per    time.Duration
 	// Defer: what is over the limit, or due at a quiet hour, is sent later, and otherwise not at all.
 	Defer bool
+	// digest makes the messages that tell of what was over the limit, and shadow those of what shadows had over it; nil
+	// where that is not told.
+	digest, shadow *Rule
 	// To is the destination whose messages alone are under the quota; empty for those of its rules to any.
 	To      string
 	quiet   *quietHours
@@ -68,6 +71,17 @@ type Under struct {
 	// zone is that of the quiet hours.
 	zone *time.Location
 }
+
+// told returns what makes the digest of what is over the limit; nil if that is not told.
+func (u *Under) told() *Rule {
+	if d := u.Quota.shadow; d != nil && d.StateKey == u.State {
+		return d
+	}
+	return u.Quota.digest
+}
+
+// kept reports whether something is remembered of the subject.
+func (u *Under) kept() bool { return u.Counted() || u.Quota.digest != nil }
 
 // Quiet reports whether a time lies in the quiet hours.
 func (u *Under) Quiet(at time.Time) bool { return !u.quietUntil(at).IsZero() }
@@ -151,7 +165,7 @@ func (l *loader) quotas(n *yaml.Node) {
 	for i, item := range l.src.Items(n, "limits", "a list of limits") {
 		q := &Quota{}
 		c := l.src.Section(item, fmt.Sprintf("limits[%d]", i), "id", "subject", "at_most", "per", "send_to", "rules", "over",
-			"hours")
+			"hours", "digest")
 		if c.Require("id", "its name") {
 			id := l.name(c, "id")
 			c.Where = "limits[" + id + "]"
@@ -164,6 +178,9 @@ func (l *loader) quotas(n *yaml.Node) {
 		covered := l.covered(q, c)
 		sc := l.scope(expr.Event, heardBy(covered))
 		l.quota(q, c, sc)
+		if over := c.String("over"); over == "digest" || c.Has("digest") {
+			l.quotaDigest(q, c, sc, over)
+		}
 		for _, r := range covered {
 			r.quotas = append(r.quotas, q)
 		}
@@ -186,7 +203,7 @@ func heardBy(covered []*Rule) (on []string) {
 
 // quota reads what a limit allows. Its expressions see the events that its rules decide about.
 func (l *loader) quota(q *Quota, c *yamlfile.Section, sc *expr.Scope) {
-	q.Defer = c.OneOf("over", "suppress", "defer") == "defer"
+	q.Defer = c.OneOf("over", "suppress", "defer", "digest") == "defer"
 	if c.Has("at_most") || !c.Has("hours") {
 		if c.Require("at_most", "how many messages about a subject") && c.Require("per", "in which time") &&
 			c.Require("subject", "whom it is about, for example event.user_id") {
@@ -198,6 +215,44 @@ func (l *loader) quota(q *Quota, c *yamlfile.Section, sc *expr.Scope) {
 	if s := c.Section("hours", "from", "to", "timezone"); s != nil {
 		l.quietHours(q, s, sc)
 	}
+}
+
+// quotaDigest reads what is sent about what was over the limit.
+func (l *loader) quotaDigest(q *Quota, c *yamlfile.Section, sc *expr.Scope, over string) {
+	if over != "digest" {
+		c.Fault("digest", "what is over this limit is not told; add over: digest")
+	}
+	if q.AtMost == 0 && c.Has("hours") && c.Require("subject", "whose digest it is, for example event.user_id") {
+		q.subject = l.key(sc, c.Get("subject"), c.At("subject"))
+	}
+	_, id, _ := strings.Cut(q.Name, "/")
+	if slices.ContainsFunc(l.rules, func(r *Rule) bool { return r.ID == id }) {
+		c.Fault("id", "there is a rule %q, and messages of the digest would look like those of the rule", id)
+	}
+	r := &Rule{ID: id, Name: q.Name, StateKey: q.Name, Hash: q.hash}
+	s := c.Section("digest", "send_to", "payload")
+	switch {
+	case q.To != "":
+		r.SendTo = []string{q.To}
+		if s != nil && s.Has("send_to") {
+			s.Fault("send_to", "the digest goes to %q, over which the limit is", q.To)
+		}
+	case s == nil:
+		c.Fault("over", "a limit over rules has to say where its digest goes: digest: {send_to: mail}")
+	default:
+		l.sendTo(r, s)
+	}
+	for _, to := range r.SendTo {
+		if slices.Contains(l.options.Irreversible, to) {
+			c.Fault("over", "what %s does can't be taken back (irreversible), and nobody reviews a digest", to)
+		}
+	}
+	if s != nil && s.Has("payload") {
+		r.digest = l.scope(expr.Digest, nil).Template(l.src, s.Get("payload"), s.At("payload"))
+	}
+	shadow := *r
+	shadow.Shadow, shadow.StateKey = true, q.Name+" (shadow)"
+	q.digest, q.shadow = r, &shadow
 }
 
 func (l *loader) quietHours(q *Quota, s *yamlfile.Section, sc *expr.Scope) {

@@ -175,7 +175,17 @@ func TestLimitsAreChecked(t *testing.T) {
 	check("id: a, hours: {from: '21:00', to: '21:00'}, rules: [r]", "would never be over")
 	check("id: a, hours: {from: '25:00', to: '08:00'}, rules: [r]", `"25:00" is not a time of the day`)
 	check("id: a, hours: {from: '21:00', to: '08:00', timezone: Berlin}, rules: [r]", "is not a time zone")
-	check("id: a, hours: {from: '21:00', to: '08:00'}, rules: [r], over: digest", "digest")
+	const digests = "id: a, subject: event.user_id, at_most: 3, per: 1d, over: digest, "
+	check(digests+"send_to: crm", "")
+	check(digests+"send_to: crm, digest: {payload: {n: digest.count}}", "")
+	check(digests+"rules: [r], digest: {send_to: sales}", "")
+	check("id: a, hours: {from: '21:00', to: '08:00'}, subject: event.user_id, send_to: crm, over: digest", "")
+	check("id: a, hours: {from: '21:00', to: '08:00'}, send_to: crm, over: digest", `missing required key "subject"`)
+	check(digests+"rules: [r]", "has to say where its digest goes")
+	check(digests+"send_to: crm, digest: {send_to: sales}", `the digest goes to "crm"`)
+	check(digests+"send_to: crm, digest: {payload: {n: digest.cont}}", `did you mean "count"?`)
+	check("id: a, subject: event.user_id, at_most: 3, per: 1d, send_to: crm, digest: {payload: {}}", "add over: digest")
+	check("id: r, subject: event.user_id, at_most: 3, per: 1d, send_to: crm, over: digest", `there is a rule "r"`)
 	check("id: a, hours: {from: '21:00', to: '08:00', timezone: event.properties.tz}, rules: [r]", "")
 	check("id: a, hours: {from: '21:00', to: '08:00', timezone: event.propertys.tz}, rules: [r]",
 		`did you mean "properties"?`)

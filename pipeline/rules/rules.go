@@ -38,10 +38,12 @@ func DefaultOptions() Options { return Options{MaxPayloadBytes: 64 << 10} }
 type Set struct {
 	rules []*Rule
 	// byTenant has an index for each tenant that has rules of its own; others use every.
-	byTenant   map[int32]*index
-	every      *index
-	warnings   yamlfile.Faults
-	byState    map[string]*Rule
+	byTenant map[int32]*index
+	every    *index
+	warnings yamlfile.Faults
+	byState  map[string]*Rule
+	// byLimit makes the digests of limits, by their state.
+	byLimit    map[string]*Rule
 	absences   []*Rule
 	rates      []*Rule
 	maxPayload int

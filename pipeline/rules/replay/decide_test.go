@@ -99,6 +99,8 @@ func TestLimitsOverRules(t *testing.T) {
 	check("at_most: 1, per: 1h, rules: [low, high], over: defer", "low 60, high 0", "0 x u")
 	check("at_most: 1, per: 1h, rules: [low, high], over: defer, hours: {from: '12:30', to: '14:00'}", "low 120, high 0",
 		"0 x u")
+	check("at_most: 1, per: 1h, send_to: crm, over: digest", "low limit, high 0, low limit, high limit, l 60, "+
+		"low limit, high limit, l 120, low limit, high 180, l 240", "0 x u", "59 x u", "61 x u", "180 x u")
 }
 
 // TestALimitOverOneDestination holds back what goes there, and sends the rest of the decision.

@@ -27,10 +27,12 @@ type Run struct {
 	ledger   map[ledgerKey]time.Time
 	subjects map[subjectKey]*subject
 	quotas   rules.QuotaRows
-	timers   map[rules.TimerKey]*timer
-	rates    map[rateKey]*rate
-	minutes  map[rules.Minute]rules.Counts
-	decided  []*Decided
+	// telling are the rows of quotas whose digest waits.
+	telling map[rules.QuotaKey]bool
+	timers  map[rules.TimerKey]*timer
+	rates   map[rateKey]*rate
+	minutes map[rules.Minute]rules.Counts
+	decided []*Decided
 	// reviewed: rules that wait for their review decide as if they had it.
 	reviewed bool
 	failures []Failed
@@ -90,6 +92,7 @@ func New(set *rules.Set, start time.Time) *Run {
 		ledger:   map[ledgerKey]time.Time{},
 		subjects: map[subjectKey]*subject{},
 		quotas:   rules.QuotaRows{},
+		telling:  map[rules.QuotaKey]bool{},
 		timers:   map[rules.TimerKey]*timer{},
 		rates:    map[rateKey]*rate{},
 		minutes:  map[rules.Minute]rules.Counts{},
@@ -150,6 +153,7 @@ func (r *Run) record(found *rules.Findings) {
 		if m := &found.Matches[i]; suppressed[i] == "" {
 			r.quotas.Want(m)
 			sent[i], held[i] = r.quotas.Grant(m, r.now)
+			r.tellOf(m)
 		}
 	}
 	for i := range found.Matches {
@@ -251,6 +255,20 @@ func (r *Run) digest(k subjectKey, s *subject) {
 	held := rules.Held{Tenant: k.tenant, State: k.rule.StateKey, Subject: k.text, Count: s.suppressed, Since: s.since}
 	s.suppressed = 0
 	r.record(r.set.Digest([]rules.Held{held}))
+}
+
+// tellOf waits for the digests of the limits that a match is under.
+func (r *Run) tellOf(m *rules.Match) {
+	for _, k := range r.quotas.Waiting(m) {
+		if r.telling[k] {
+			continue
+		}
+		r.telling[k] = true
+		r.later(r.quotas[k].DigestAt, func() {
+			delete(r.telling, k)
+			r.record(r.set.LimitDigest([]rules.LimitHeld{r.quotas.Told(k)}))
+		})
+	}
 }
 
 func (r *Run) later(at time.Time, do func()) { r.laterAs(at, 0, do) }
