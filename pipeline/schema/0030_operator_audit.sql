@@ -23,6 +23,12 @@ begin
 end
 $$;
 
+do $$
+begin
+    execute format('alter function sluice_only_added() set search_path = %I, pg_temp', current_schema());
+end
+$$;
+
 create trigger only_added before update or delete or truncate on operator_audit
 for each statement execute function sluice_only_added();
 
