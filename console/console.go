@@ -81,6 +81,8 @@ type Sources struct {
 	History *history.History
 	// Destinations are the names of those that this process knows.
 	Destinations []string
+	// Settings are those of this process, with secrets masked.
+	Settings []Setting
 	// Rules returns the rules that this process knows, nil where it has no rules file.
 	Rules func() (*rules.Set, error)
 	// Tenants returns the configured tenants, by name.

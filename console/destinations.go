@@ -11,6 +11,7 @@ import (
 	"sluice.example/sluice/operate/doctor"
 	"sluice.example/sluice/operate/nodes"
 	"sluice.example/sluice/operate/outbox"
+	"sluice.example/sluice/operate/tune"
 	"sluice.example/sluice/pipeline/claim"
 )
 
@@ -22,6 +23,8 @@ type destination struct {
 	// State is open, paused or closed, as the nodes say; Nodes are those that pause or have closed it.
 	State string   `json:"state"`
 	Nodes []string `json:"nodes,omitempty"`
+	// Pause is the change of an operator that pauses it, if that is in force.
+	Pause *tune.Override `json:"pause,omitempty"`
 	// Failing are its newest messages with an error, without payloads.
 	Failing []outbox.Message `json:"failing,omitempty"`
 }
@@ -91,6 +94,15 @@ func (c *Console) destination(ctx context.Context, r *request) (any, error) {
 	}
 	d := all[i]
 	err = c.read(ctx, func(tx pgx.Tx) error {
+		changes, err := tune.List(ctx, tx)
+		if err != nil {
+			return err
+		}
+		for _, o := range changes {
+			if o.Key == tune.Of(tune.Paused, name) && o.Value == "true" {
+				d.Pause = &o
+			}
+		}
 		f := claim.Filter{Destination: name, Statuses: []string{"failed", "dead"}}
 		if d.Failing, _, err = outbox.List(ctx, tx, f, 0, newestFailing); err != nil || len(d.Failing) > 0 {
 			return err

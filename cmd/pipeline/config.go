@@ -42,7 +42,9 @@ type config struct {
 	readyFill    float64
 	queryConns   int
 
-	console  console.Config
+	console console.Config
+	// read are the settings, with where each comes from.
+	read     []*setting
 	ingest   ingest.Config
 	buffer   buffer.Config
 	copyin   copyin.Config

@@ -41,6 +41,7 @@ func readConfig(cfg *config, name, about, example string, args []string, env cli
 	if err := errors.Join(loadSettings(settings, flags(), env.Environ), err); err != nil {
 		return nil, cli.Usage(err)
 	}
+	cfg.read = settings
 	if err := errors.Join(cfg.validate(), checkStages(cfg)); err != nil {
 		return settings, cli.Usage(err)
 	}

@@ -18,7 +18,7 @@ func (n *node) openConsole(p pools, made *parts) ([]stages.Stage, error) {
 	}
 	past := history.New(n.reg, console.Series...)
 	c, err := console.New(n.cfg.console, console.Sources{
-		History: past, Destinations: made.destinations.Names(),
+		History: past, Settings: shownSettings(n.cfg.read), Destinations: made.destinations.Names(),
 		DB: p.console, Changes: p.query, Metrics: n.reg, Ready: n.ready.check, Rules: made.knownRules,
 		Tenants: func() map[string]int32 { return made.who.Load().IDs() }, Version: version(),
 	}, n.log)
@@ -33,6 +33,15 @@ func (n *node) openConsole(p pools, made *parts) ([]stages.Stage, error) {
 	n.log.Info("console", "link", n.told.Console)
 	return []stages.Stage{stages.New("console", func(ctx context.Context) error { return c.Serve(ctx, door) }),
 		stages.New("history", past.Run), stages.New("jobs", c.Work)}, nil
+}
+
+// shownSettings are settings as the console shows them.
+func shownSettings(settings []*setting) []console.Setting {
+	shown := make([]console.Setting, len(settings))
+	for i, s := range settings {
+		shown[i] = console.Setting{Key: s.key, Value: s.text(), Source: s.source, Doc: s.doc}
+	}
+	return shown
 }
 
 // knownRules are the rules in force, or those of the file where this process decides nothing; nil without a file.

@@ -18,6 +18,8 @@ var program = cli.Program{
 		{Name: "outbox", Help: "list, show, retry or discard what has to be delivered", Run: outboxCommand},
 		{Name: "jobs", Help: "what operators change in bulk: list, pause, resume or cancel", Run: jobsCommand},
 		{Name: "audit", Help: "what operators have changed, when, and why", Run: auditCommand},
+		{Name: "destination", Help: "pause, resume, probe or test a destination", Run: destinationCommand},
+		{Name: "tune", Help: "change settings while processes run", Run: tuneCommand},
 		{Name: "quarantine", Help: "list, export or delete events that PostgreSQL would not store", Run: quarantineCommand},
 		{Name: "migrate", Help: "bring the database schema up to date, and end", Run: migrateCommand},
 		{Name: "books", Help: "what a running pipeline received, stored, decided and sent", Run: booksCommand},

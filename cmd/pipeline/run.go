@@ -23,6 +23,7 @@ import (
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/operate/books"
 	"sluice.example/sluice/operate/nodes"
+	"sluice.example/sluice/operate/tune"
 	"sluice.example/sluice/outbox"
 	"sluice.example/sluice/pipeline"
 	"sluice.example/sluice/pipeline/ingest"
@@ -201,11 +202,15 @@ func (n *node) prepare(ctx context.Context, db *database) ([]stages.Stage, error
 	if err != nil {
 		return nil, errors.Join(err, closeDoor(door))
 	}
+	tuned := tune.NewFollower(p.query, n.self.Name, made.live(), n.self, n.log)
+	if err := tuned.Look(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("settings that operators changed: %w", err), closeDoor(door))
+	}
 	n.server = made.server
 	n.ready.started(made.checks(p)...)
 	// It ends last, when nothing is written any more: the books of others go by it.
 	last := stages.New("node", n.self.Run)
-	return slices.Concat(made.running(door), page, []stages.Stage{last}), nil
+	return slices.Concat(made.running(door), page, []stages.Stage{stages.New("tune", tuned.Run), last}), nil
 }
 
 // introduce asks of the database, and writes into it, what has to be there before anything runs. It may be repeated.

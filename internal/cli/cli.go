@@ -162,7 +162,7 @@ func (p Program) printCommands(w io.Writer) {
 	fmt.Fprintf(w, "%s\n\nUsage: %s COMMAND [flags]\n\nCommands:\n", p.About, p.Name)
 	for _, c := range p.Commands {
 		if c.Help != "" {
-			fmt.Fprintf(w, "  %-11s %s\n", c.Name, c.Help)
+			fmt.Fprintf(w, "  %-11s  %s\n", c.Name, c.Help)
 		}
 	}
 	fmt.Fprintf(w, `

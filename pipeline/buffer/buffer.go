@@ -33,20 +33,23 @@ type Buffer struct {
 	// nudge wakes writers. It holds one token for each, so that a full channel means that all will look anyway.
 	nudge chan struct{}
 
-	mu       sync.Mutex
-	maxWait  time.Duration
-	resting  int // writers that pause after a failure
-	work     work
-	open     *batch   // takes requests; nil when there are none
-	sealed   []*batch // full ones in order
-	writing  map[*batch]struct{}
-	used     int // bytes of everything above
-	requests int // in the batch that was taken last: about how many the next will have
-	closed   bool
-	over     bool // the drain deadline has passed
-	lost     int  // events without an outcome when it passed
-	lost202  int  // of them those that AddAsync took
-	rate     drainRate
+	mu      sync.Mutex
+	maxWait time.Duration
+	// auto: maxWait follows the time of a write.
+	auto      bool
+	maxEvents int
+	resting   int // writers that pause after a failure
+	work      work
+	open      *batch   // takes requests; nil when there are none
+	sealed    []*batch // full ones in order
+	writing   map[*batch]struct{}
+	used      int // bytes of everything above
+	requests  int // in the batch that was taken last: about how many the next will have
+	closed    bool
+	over      bool // the drain deadline has passed
+	lost      int  // events without an outcome when it passed
+	lost202   int  // of them those that AddAsync took
+	rate      drainRate
 }
 
 // New checks the configuration; Run does the work.
@@ -55,12 +58,14 @@ func New(cfg Config, write WriteFunc, m *Metrics) (*Buffer, error) {
 		return nil, err
 	}
 	b := &Buffer{
-		cfg:     cfg,
-		write:   write,
-		m:       m,
-		nudge:   make(chan struct{}, cfg.Writers),
-		maxWait: cfg.MaxWait,
-		writing: map[*batch]struct{}{},
+		cfg:       cfg,
+		write:     write,
+		m:         m,
+		nudge:     make(chan struct{}, cfg.Writers),
+		maxWait:   cfg.MaxWait,
+		auto:      cfg.MaxWait == Auto,
+		maxEvents: cfg.MaxEvents,
+		writing:   map[*batch]struct{}{},
 	}
 	if cfg.MaxWait == Auto {
 		b.maxWait = startWait
@@ -165,7 +170,7 @@ func (b *Buffer) admit(r request, now time.Time) (in *batch, at int, err error) 
 
 	if b.open != nil {
 		switch {
-		case b.open.count+len(r.events) > b.cfg.MaxEvents:
+		case b.open.count+len(r.events) > b.maxEvents:
 			b.sealLocked(byEvents)
 		case b.open.bytes+r.bytes > b.cfg.MaxBatchBytes:
 			b.sealLocked(byBytes)
@@ -178,7 +183,7 @@ func (b *Buffer) admit(r request, now time.Time) (in *batch, at int, err error) 
 	in, at = b.open, b.open.count
 	in.add(r)
 	switch {
-	case b.open.count >= b.cfg.MaxEvents:
+	case b.open.count >= b.maxEvents:
 		b.sealLocked(byEvents)
 	case b.open.bytes >= b.cfg.MaxBatchBytes:
 		b.sealLocked(byBytes)

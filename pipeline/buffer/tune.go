@@ -51,9 +51,7 @@ func (b *Buffer) Tune(ctx context.Context, usage func() Usage, log *slog.Logger)
 			away:    b.outage(now) > 0,
 		}
 		at, used, did = now, u, w
-		if b.cfg.MaxWait == Auto {
-			b.follow(s)
-		}
+		b.follow(s)
 		b.m.limitedBy(v.take(s.limit(b.cfg.Writers)))
 		if v.limit != reported && (reportedAt.IsZero() || now.Sub(reportedAt) >= reportEvery) {
 			log.Info(s.explain(v.limit, b.cfg.Writers), "buffer.max-wait", b.currentWait(),
@@ -81,6 +79,9 @@ func (b *Buffer) follow(s sample) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if !b.auto {
+		return
+	}
 	if d := s.busy/time.Duration(s.batches) - b.maxWait; max(d, -d) > b.maxWait/4 {
 		b.maxWait = min(max(b.maxWait+d/2, leastWait), mostWait)
 		b.m.maxWait.Set(b.maxWait.Seconds())

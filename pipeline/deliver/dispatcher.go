@@ -52,16 +52,17 @@ type Dispatcher struct {
 	claimers []*claimer
 	maxHeld  int
 
-	asking    sync.Mutex // over the wants of the claimers
-	claiming  int        // what claims under way may bring
-	promised  []int      // and in bytes, by the lanes' places
-	results   chan done
-	senders   conc.WaitGroup
-	recorders conc.WaitGroup // of results whose rows others hold
-	held      atomic.Int64
-	bytes     *share.Bytes // by the lanes' places in order
-	aborted   atomic.Bool
-	draining  chan struct{} // closed when Run's ctx ended
+	asking     sync.Mutex // over the wants of the claimers
+	claiming   int        // what claims under way may bring
+	promised   []int      // and in bytes, by the lanes' places
+	results    chan done
+	senders    conc.WaitGroup
+	recorders  conc.WaitGroup // of results whose rows others hold
+	held       atomic.Int64
+	claimBatch atomic.Int64
+	bytes      *share.Bytes // by the lanes' places in order
+	aborted    atomic.Bool
+	draining   chan struct{} // closed when Run's ctx ended
 }
 
 // done is a result on its way to the database, with what it frees.
@@ -97,6 +98,7 @@ func New(cfg Config, ds Destinations, queue Queue, lease time.Duration, metrics 
 		bytes:    share.New(cfg.MaxBytes, len(ds.list)),
 		promised: make([]int, len(ds.list)),
 	}
+	d.claimBatch.Store(int64(cfg.ClaimBatch))
 	free := newClaimer()
 	d.claimers = append(d.claimers, free)
 	for i, dest := range ds.list {
@@ -195,7 +197,7 @@ const firstBackoff, lastBackoff = 50 * time.Millisecond, 2 * time.Second
 func (d *Dispatcher) wants(c *claimer, turn int) (wants []pipeline.Want) {
 	d.asking.Lock()
 	defer d.asking.Unlock()
-	left := min(d.cfg.ClaimBatch, d.maxHeld-int(d.held.Load())-d.claiming)
+	left := min(int(d.claimBatch.Load()), d.maxHeld-int(d.held.Load())-d.claiming)
 	starved := false
 	c.starved.Store(true)
 	for i := range c.lanes {

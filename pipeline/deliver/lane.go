@@ -22,7 +22,7 @@ type lane struct {
 	attempts                 map[pipeline.DeliveryStatus]prometheus.Counter
 	seconds, lag             prometheus.Observer
 	heldGauge, inFlightGauge prometheus.Gauge
-	openGauge                prometheus.Gauge
+	openGauge, pausedGauge   prometheus.Gauge
 	bytesGauge               prometheus.Gauge
 
 	limiter *rate.Limiter // nil: no limit
@@ -33,6 +33,7 @@ type lane struct {
 
 	mu      sync.Mutex
 	reopen  *time.Timer // runs while the breaker is open
+	paused  bool        // nothing is claimed
 	stopped bool        // nothing is sent any more but what is under way
 	waiting []pipeline.Lease
 	sending map[*term]struct{} // what senders have
@@ -57,11 +58,12 @@ func newLane(d *Destination, s sink, m *Metrics) *lane {
 		inFlightGauge: m.inFlight.WithLabelValues(d.Name),
 		openGauge:     m.open.WithLabelValues(d.Name),
 		bytesGauge:    m.heldBytes.WithLabelValues(d.Name),
+		pausedGauge:   m.paused.WithLabelValues(d.Name),
+		paused:        d.paused,
 	}
 	m.concurrency.WithLabelValues(d.Name).Set(float64(d.concurrency))
-	paused := m.paused.WithLabelValues(d.Name)
 	if d.paused {
-		paused.Set(1)
+		l.pausedGauge.Set(1)
 	}
 	if d.rate > 0 {
 		l.limiter = rate.NewLimiter(rate.Limit(d.rate), d.burst)
@@ -85,7 +87,7 @@ func (l *lane) room() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	free := l.freeLocked()
-	if l.d.paused || !l.more && !l.dirty || l.more && free < (l.capacity()+1)/2 {
+	if l.paused || !l.more && !l.dirty || l.more && free < (l.capacity()+1)/2 {
 		return 0
 	}
 	return l.breaker.room(time.Now(), free, l.held)

@@ -58,7 +58,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		lag:      lag,
 		open: gauges("breaker_open",
 			"1 while a destination's circuit breaker is open or half-open: little or nothing is sent.", "destination"),
-		paused: gauges("paused", "1 for a destination that its file pauses.", "destination"),
+		paused: gauges("paused", "1 for a destination that its file or an operator pauses.", "destination"),
 		concurrency: gauges("concurrency",
 			"How many messages may be under way to a destination at the same time.", "destination"),
 		attempts: counters("attempts_total",
