@@ -10,6 +10,7 @@ import (
 	"html/template"
 	"io/fs"
 	"net/http"
+	"net/url"
 	"path"
 	"strconv"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"sluice.example/sluice/internal/cli"
+	"sluice.example/sluice/operate/doctor"
 	"sluice.example/sluice/pipeline/claim"
 )
 
@@ -173,7 +175,10 @@ func asProblem(err error) problem {
 // funcs are what templates may call. None of them returns markup.
 var funcs = template.FuncMap{
 	"visible": cli.Visible,
-	"number":  number,
+	// segment is a name as one part of a path, whatever slashes it has.
+	"segment":  url.PathEscape,
+	"rulepage": doctor.RulePage,
+	"number":   number,
 	"bytes": func(n any) (string, error) {
 		switch n := n.(type) {
 		case int:

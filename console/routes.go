@@ -219,7 +219,7 @@ func (r *request) wantsJSON() bool {
 
 // root is the relative way from the page to the console's root, so that a proxy may serve it under any path.
 func (r *request) root() string {
-	if depth := strings.Count(strings.TrimPrefix(r.URL.Path, "/"), "/"); depth > 0 {
+	if depth := strings.Count(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/"); depth > 0 {
 		return strings.Repeat("../", depth)
 	}
 	return "./"

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"sluice.example/sluice/operate/doctor"
 	"sluice.example/sluice/operate/explain"
 	"sluice.example/sluice/operate/outbox"
 	"sluice.example/sluice/operate/rulelist"
@@ -53,7 +54,7 @@ func (c *Console) search(ctx context.Context, r *request) (any, error) {
 		}
 		for _, rule := range all {
 			if rule.ID == q {
-				add("rule", q, "rules/"+rule.ID)
+				add("rule", q, doctor.RulePage(rule.ID))
 			}
 		}
 		for _, by := range []struct {

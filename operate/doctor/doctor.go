@@ -8,6 +8,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/url"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -137,13 +139,13 @@ func (r *Report) backlog(ctx context.Context, db DB) (err error) {
 		}
 	}
 	for destination, on := range gates {
-		r.add(Warn, "SluiceBreakerOpen", "destinations/"+destination,
+		r.add(Warn, "SluiceBreakerOpen", "destinations/"+url.PathEscape(destination),
 			"look at the last errors, and at the receiver; it is tried again by itself",
 			"%s is closed by its circuit breaker on %s: it fails time after time.", destination,
 			strings.Join(on, ", "))
 	}
 	for _, b := range r.Backlogs {
-		page := "destinations/" + b.Destination
+		page := "destinations/" + url.PathEscape(b.Destination)
 		due := time.Duration(b.Oldest * float64(time.Second)).Round(time.Second)
 		if due > latestDue && !paused[b.Destination] {
 			r.add(Warn, "SluiceDeliveriesLate", page, "compare how fast it takes messages with how fast they come, "+
@@ -181,8 +183,8 @@ func (r *Report) rules(ctx context.Context, db DB) error {
 		if rule.LastError != nil {
 			why = ": " + *rule.LastError
 		}
-		r.add(Warn, "SluiceRuleFailing", "rules/"+rule.ID, "what fails counts as no match: mend the rule, or what is sent",
-			"Rule %s keeps failing%s.", rule.ID, why)
+		r.add(Warn, "SluiceRuleFailing", RulePage(rule.ID),
+			"what fails counts as no match: mend the rule, or what is sent", "Rule %s keeps failing%s.", rule.ID, why)
 	}
 	return err
 }
@@ -271,4 +273,13 @@ func (r *Report) Err() error {
 		return nil
 	}
 	return fmt.Errorf("findings that somebody should act on now: %d", n)
+}
+
+// RulePage is where the console shows a rule. Slashes of its id stay, unless a browser would clean them away.
+func RulePage(id string) string {
+	escaped := url.PathEscape(id)
+	if plain := strings.ReplaceAll(escaped, "%2F", "/"); path.Clean("/"+plain) == "/"+plain {
+		return "rules/" + plain
+	}
+	return "rules/" + escaped
 }

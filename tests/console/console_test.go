@@ -192,17 +192,20 @@ func TestPagesWithoutScripts(t *testing.T) {
 	}
 }
 
-// TestPolicyOfPages: whatever a script of the console does by mistake, text becomes no markup.
+// TestPolicyOfPages: whatever a script of the console does by mistake with what an event holds, it becomes no markup.
 func TestPolicyOfPages(t *testing.T) {
 	t.Parallel()
-	p := startPipeline(t, pgtest.URL(t))
+	p := startHostile(t)
 	got := map[string]any{}
-	look(t, "policy", p.Console, &got)
-	for way, want := range map[string]string{"innerHTML": "TypeError", "insertAdjacentHTML": "TypeError",
-		"policy": "TypeError"} {
-		if got[way] != want {
-			t.Errorf("%s: %v, want %s", way, got[way], want)
+	look(t, "policy", p.Console, &got, "EVENT=/events/hostile-0?tenant=1")
+	for _, way := range []string{"innerHTML", "outerHTML", "insertAdjacentHTML", "write", "parse", "srcdoc", "script",
+		"policy"} {
+		if got[way] != "TypeError" {
+			t.Errorf("%s: %v, want a TypeError", way, got[way])
 		}
+	}
+	if got["images"] != 0.0 {
+		t.Errorf("%v images are on the page: %v", got["images"], got)
 	}
 }
 

@@ -133,13 +133,72 @@ const scenarios = {
     return { headings };
   },
 
-  /** The policy holds: text can't become markup by any way that a script has. */
+  /** Every page that links lead to from the navigation, and its JSON: TEXTS are shown, and become no markup. */
+  async hostile() {
+    const { page } = await login();
+    const texts = JSON.parse(process.env.TEXTS);
+    const marks = texts.map((text) => text.match(/mark-[a-z]+/)[0]);
+    const shown = texts.map(() => 0);
+    const literal = texts.map(() => 0);
+    const markup = [];
+    const seen = new Set();
+    const next = await navigation(page);
+    let long = false;
+    while (next.length > 0 && seen.size < 120) {
+      const url = next.shift();
+      if (seen.has(url)) {
+        continue;
+      }
+      seen.add(url);
+      const answer = await page.goto(url);
+      if (answer.status() !== 200) {
+        markup.push(`${url}: ${answer.status()}`);
+        continue;
+      }
+      const found = await page.evaluate(() => ({
+        text: document.body.textContent,
+        links: [...document.querySelectorAll('main a[href]')].map((a) => a.href.replace(/#.*/, '')),
+        strange: [...document.querySelectorAll('*')].filter((e) => ['IMG', 'IFRAME', 'STYLE', 'OBJECT'].includes(e.tagName) ||
+          e.tagName === 'SCRIPT' && !e.src || [...e.attributes].some((a) => a.name.startsWith('on')) ||
+          e.href?.startsWith?.('javascript:')).map((e) => e.outerHTML.slice(0, 200)),
+      }));
+      found.strange.forEach((html) => markup.push(`${url}: ${html}`));
+      texts.forEach((text, i) => {
+        shown[i] += found.text.includes(marks[i]) ? 1 : 0;
+        literal[i] += found.text.includes(text) ? 1 : 0;
+      });
+      long ||= found.text.includes('9007199254740993');
+      next.push(...found.links.filter((link) => new URL(link).origin === new URL(url).origin));
+      const twin = new URL(url);
+      twin.searchParams.set('format', 'json');
+      const json = await page.request.get(twin.href);
+      const body = await json.text();
+      if (/[<>&]/.test(body) || !json.headers()['content-type'].startsWith('application/json')) {
+        markup.push(`${twin.href}: ${json.headers()['content-type']} with <, > or &: ${body.slice(0, 200)}`);
+      }
+    }
+    return { pages: [...seen], markup, shown, literal, long };
+  },
+
+  /** The policy holds: what an event holds can't become markup by any way that a script has, on the page that shows it. */
   async policy() {
     const { page } = await login();
+    await page.goto(new URL(process.env.EVENT, link).href);
     const outcome = await page.evaluate(() => {
+      const shown = [...document.querySelectorAll('main .text, main pre')].map((e) => e.textContent)
+        .find((text) => text.includes('<img src=x'));
+      if (!shown) {
+        return { shown: 'nothing of the event' };
+      }
+      const main = document.getElementById('main');
       const tries = {
-        innerHTML: () => { document.body.innerHTML = '<img src=x onerror="alert(1)">'; },
-        insertAdjacentHTML: () => document.body.insertAdjacentHTML('beforeend', '<b>x</b>'),
+        innerHTML: () => { main.innerHTML = shown; },
+        outerHTML: () => { main.outerHTML = shown; },
+        insertAdjacentHTML: () => main.insertAdjacentHTML('beforeend', shown),
+        write: () => document.write(shown),
+        parse: () => new DOMParser().parseFromString(shown, 'text/html'),
+        srcdoc: () => { document.createElement('iframe').srcdoc = shown; },
+        script: () => { document.createElement('script').textContent = shown; },
         policy: () => globalThis.trustedTypes.createPolicy('p', { createHTML: (text) => text }),
       };
       return Object.fromEntries(Object.entries(tries).map(([way, attempt]) => {
@@ -151,6 +210,7 @@ const scenarios = {
         }
       }));
     });
+    outcome.images = await page.locator('img').count();
     faults.length = 0; // the violations were asked for
     return outcome;
   },
