@@ -207,3 +207,47 @@ func TestUsersFile(t *testing.T) {
 		t.Error(cfg.validate())
 	}
 }
+
+// TestProxyHeader: a proxy in its network names who asks, and nobody else does.
+func TestProxyHeader(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.ProxyHeader, cfg.ProxyNetworks, cfg.ProxyOperators = "X-Forwarded-User", []string{"127.0.0.0/8"}, []string{"ann"}
+	_, near, client := serveConsole(t, cfg, Sources{})
+	cfg.ProxyNetworks = []string{"10.0.0.0/8"}
+	_, far, _ := serveConsole(t, cfg, Sources{})
+	client.Jar = nil
+	for _, try := range []struct {
+		server, header, name string
+		want                 int
+	}{
+		{near.URL, "X-Forwarded-User", "ann", 200}, {near.URL, "X-Forwarded-User", "", 401},
+		{near.URL, "X-Forwarded-User", strings.Repeat("x", 101), 401}, {near.URL, "X-Other", "ann", 401},
+		{far.URL, "X-Forwarded-User", "ann", 401},
+	} {
+		r, _ := knock(t, client, "GET", try.server+"/v1/capabilities", try.header, try.name)
+		if r.StatusCode != try.want {
+			t.Errorf("%s: %s: %d, want %d", try.header, try.name, r.StatusCode, try.want)
+		}
+	}
+	act := near.URL + "/v1/jobs"
+	if r, body := knock(t, client, "POST", act, "X-Forwarded-User", "bob"); !strings.Contains(body, `"forbidden"`) {
+		t.Errorf("a viewer acts: %d\n%s", r.StatusCode, body)
+	}
+	if r, body := knock(t, client, "POST", act, "X-Forwarded-User", "ann"); !letIn(r, body) {
+		t.Errorf("an operator may not act: %d\n%s", r.StatusCode, body)
+	}
+	if _, body := knock(t, client, "POST", act, "X-Forwarded-User", "ann", "Sec-Fetch-Site", ""); !strings.Contains(body,
+		"no_origin") {
+		t.Errorf("a change without an origin: %s", body)
+	}
+	cfg.ProxyNetworks = nil
+	if _, err := cfg.proxies(); err == nil {
+		t.Error("a header without networks is taken")
+	}
+	if cfg.ProxyNetworks = []string{"10.0.0.0"}; cfg.ProxyHeader == "" {
+		t.Fatal("no header")
+	}
+	if _, err := cfg.proxies(); err == nil {
+		t.Error("an address is taken for a network")
+	}
+}

@@ -3,7 +3,10 @@ package console
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,18 +46,51 @@ func (c *Console) identify(r *http.Request) (Identity, error) {
 			return who, fromHere(r)
 		}
 	}
+	if who, ok := c.proxied(r); ok && !sent {
+		return who, fromHere(r)
+	}
 	return Identity{}, problem{http.StatusUnauthorized, "not_logged_in", "you are not logged in",
 		"open the link that the program printed when it started, or one of \"pipeline console link\""}
 }
 
-// fromHere refuses a cookie that changes something and does not say which page sent it. Browsers send one of both
+// proxies returns the networks whose header names who asks.
+func (cfg Config) proxies() (all []netip.Prefix, err error) {
+	if (cfg.ProxyHeader == "") != (len(cfg.ProxyNetworks) == 0) {
+		return nil, errors.New("console.proxy-header and console.proxy-networks: set both or none")
+	}
+	for _, text := range cfg.ProxyNetworks {
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("console.proxy-networks: %w", err)
+		}
+		all = append(all, network.Masked())
+	}
+	return all, nil
+}
+
+// proxied returns whom a proxy says it has logged in. A header from elsewhere, or more than one of them, says nothing.
+func (c *Console) proxied(r *http.Request) (who Identity, ok bool) {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	names := r.Header.Values(c.cfg.ProxyHeader)
+	if err != nil || c.cfg.ProxyHeader == "" || len(names) != 1 || names[0] == "" || len(names[0]) > 100 ||
+		!slices.ContainsFunc(c.proxies, func(n netip.Prefix) bool { return n.Contains(from.Addr().Unmap()) }) {
+		return who, false
+	}
+	if who = (Identity{names[0], Viewer}); slices.Contains(c.cfg.ProxyOperators, who.Name) {
+		who.Role = Operator
+	}
+	return who, true
+}
+
+// fromHere refuses what a browser adds by itself, a cookie or a proxy's header, where it changes something and does not
+// say which page sent it. Browsers send one of both
 // headers with every form; http.CrossOriginProtection takes requests without, which is right for programs alone.
 func fromHere(r *http.Request) error {
 	if safe(r) || r.Header.Get("Sec-Fetch-Site") != "" || r.Header.Get("Origin") != "" {
 		return nil
 	}
 	return problem{http.StatusForbidden, "no_origin",
-		"this request has a cookie and says neither Sec-Fetch-Site nor Origin",
+		"this request is a browser's and says neither Sec-Fetch-Site nor Origin",
 		"send it from a page of the console, or with a token"}
 }
 

@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"time"
 
@@ -40,6 +41,10 @@ type Config struct {
 	Origin string
 	// Users is a file of who may log in by name, and of tokens for programs; empty for links alone.
 	Users string
+	// ProxyHeader is where a proxy that logs people in writes their name, believed from ProxyNetworks alone;
+	// ProxyOperators are the names that are operators, all others are viewers. Empty: none does.
+	ProxyHeader                   string
+	ProxyNetworks, ProxyOperators []string
 	// Name is the environment, shown on every page and in its title, such as prod-eu.
 	Name string
 	// Colour marks the environment: grey, green, blue, amber or red.
@@ -98,6 +103,7 @@ type Console struct {
 	log *slog.Logger
 
 	access  *access
+	proxies []netip.Prefix
 	cookies *cookies
 	pages   pages
 	assets  *assets
@@ -118,6 +124,9 @@ func New(cfg Config, src Sources, log *slog.Logger) (*Console, error) {
 	if c.access, err = loadAccess(cfg.Users); err != nil {
 		return nil, err
 	}
+	if c.proxies, err = cfg.proxies(); err != nil {
+		return nil, err
+	}
 	if c.maskPaths, err = maskPaths(cfg.Mask); err != nil {
 		return nil, err
 	}
@@ -131,9 +140,9 @@ func (cfg Config) validate() error {
 	if err != nil {
 		errs = append(errs, fmt.Errorf("console.listen: %w; set host:port", err))
 	} else if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) &&
-		cfg.Users == "" {
+		cfg.Users == "" && cfg.ProxyHeader == "" {
 		errs = append(errs, fmt.Errorf("console.listen: %s is not a loopback address; nobody is configured who may log in "+
-			"there: set console.users", cfg.Listen))
+			"there: set console.users, or console.proxy-header", cfg.Listen))
 	}
 	if at, err := url.Parse(cfg.Origin); err != nil || cfg.Origin != "" &&
 		(at.Scheme != "https" && at.Scheme != "http" || at.Host == "" || at.Scheme+"://"+at.Host != cfg.Origin) {

@@ -123,6 +123,13 @@ func (c *config) settings() []*setting {
 		{key: "console.users", value: &c.console.Users,
 			doc: "users file (YAML): who may log in to the console by name and password, and tokens for programs. Empty: " +
 				"logins by links alone, and only on loopback"},
+		{key: "console.proxy-header", value: &c.console.ProxyHeader,
+			doc: "header in which a proxy that logs people in writes their name, such as X-Forwarded-User; the proxy has to " +
+				"remove it from what clients send. Empty: none"},
+		{key: "console.proxy-networks", value: &c.console.ProxyNetworks, unit: "networks",
+			doc: "where that proxy asks from, such as 127.0.0.1/32; the header of anybody else says nothing"},
+		{key: "console.proxy-operators", value: &c.console.ProxyOperators, unit: "names",
+			doc: "names in that header that are operators; all others are viewers"},
 		{key: "console.name", value: &c.console.Name,
 			doc: "name of the environment, like prod-eu, shown on every page of the console"},
 		{key: "console.colour", value: &c.console.Colour,
