@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -33,13 +34,25 @@ func BenchmarkLoadMany(b *testing.B) {
 				}
 			}
 			b.ReportAllocs()
+			var set *Set
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
 			for b.Loop() {
-				set, err := Load(dir, DefaultOptions())
-				if err != nil || len(set.rules) != n {
+				var err error
+				if set, err = Load(dir, DefaultOptions()); err != nil || len(set.rules) != n {
 					b.Fatal(err)
 				}
 			}
 			b.ReportMetric(float64(n)*float64(b.N)/b.Elapsed().Seconds(), "rules/s")
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+			b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/(1<<20), "MiB-held")
+			last := pipeline.Event{Tenant: 1, Name: fmt.Sprint("event_", n-1), UserID: "u", Properties: fmt.Appendf(nil,
+				`{"amount":%d,"country":"DE","order":"o"}`, n)}
+			if found := set.Decide([]pipeline.Event{last}); found == nil || len(found.Matches) != 1 {
+				b.Fatalf("the last rule found %+v", found)
+			}
 		})
 	}
 }

@@ -54,11 +54,21 @@ func (sc *Scope) Key(f *yamlfile.File, n *yaml.Node, where string) *Program {
 	return sc.compile(f, n, where, key)
 }
 
+// wanted is a text, and what it has to result in.
+type wanted struct {
+	text string
+	want result
+}
+
 // compile compiles the expression in a YAML scalar.
 func (sc *Scope) compile(src *yamlfile.File, n *yaml.Node, where string, want result) *Program {
 	if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
 		src.Fault(n, where, "expected an expression, got %s", yamlfile.Describe(n))
 		return nil
+	}
+	as := wanted{n.Value, want}
+	if p, ok := sc.compiled.Load(as); ok {
+		return p.(*Program)
 	}
 	checked, iss := sc.env.Compile(n.Value)
 	if iss.Err() != nil {
@@ -82,16 +92,17 @@ func (sc *Scope) compile(src *yamlfile.File, n *yaml.Node, where string, want re
 	if want == condition {
 		short = shortcutOf(tree, tree.Expr())
 	}
-	relax(tree)
-	replacePresenceTests(tree)
-	fast, careful, err := sc.programs(checked)
+	replaced(tree)
+	fast, careful, err := sc.programs(n.Value, checked)
 	if err != nil {
 		src.Fault(n, where, "%s", plain(err.Error()))
 		return nil
 	}
 	out := &Program{fast: fast, careful: careful, short: short}
+	warned := false
 	if sc.Warn != nil {
 		warn := func(id int64, message string) {
+			warned = true
 			place := tree.SourceInfo().GetStartLocation(id)
 			line, col := src.Inside(n, place.Line(), place.Column())
 			sc.Warn(line, col, where, message)
@@ -102,7 +113,16 @@ func (sc *Scope) compile(src *yamlfile.File, n *yaml.Node, where string, want re
 	if e := tree.Expr(); e.Kind() == ast.SelectKind && !e.AsSelect().IsTestOnly() {
 		out.member = memberOf(tree, e)
 	}
+	if !warned {
+		sc.compiled.Store(as, out)
+	}
 	return out
+}
+
+// replaced makes a checked tree ours, where we evaluate other than CEL.
+func replaced(tree *ast.AST) {
+	relax(tree)
+	replacePresenceTests(tree)
 }
 
 // Holds reports whether a condition holds. The error is the reason where that is unknown.

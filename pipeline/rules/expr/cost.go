@@ -77,20 +77,56 @@ func (p *Program) counted(v *Vars) (ref.Val, error) {
 }
 
 // programs plans an expression for ordinary events, and, at the first large one, counting.
-func (sc *Scope) programs(checked *cel.Ast) (fast cel.Program, careful func() (cel.Program, error), err error) {
-	est, err := sc.env.EstimateCost(checked, sizes{})
-	if err == nil && est.Max > maxCost {
-		err = fmt.Errorf("the expression can cost up to %d on a large event, which is more than %d; make it shorter",
-			est.Max, maxCost)
+func (sc *Scope) programs(text string, checked *cel.Ast) (
+	fast cel.Program, careful func() (cel.Program, error), err error) {
+	if plainNodes(checked.NativeRep().Expr()) > maxPlainNodes {
+		var est cost.Estimate
+		if est, err = sc.env.EstimateCost(checked, sizes{}); err == nil && est.Max > maxCost {
+			err = fmt.Errorf("the expression can cost up to %d on a large event, which is more than %d; make it shorter",
+				est.Max, maxCost)
+		}
 	}
 	options := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize), cel.OptimizeRegex(matchers...)}
 	if err == nil {
 		fast, err = sc.env.Program(checked, options...)
 	}
 	careful = sync.OnceValues(func() (cel.Program, error) {
-		return sc.env.Program(checked, append(options, cel.CostLimit(maxEventCost), cel.CostTracking(sizes{}))...)
+		// Compiled anew: the tree that the first one was planned from would stay in memory for what most rules
+		// never meet.
+		again, iss := sc.env.Compile(text)
+		if iss.Err() != nil {
+			return nil, iss.Err()
+		}
+		replaced(again.NativeRep())
+		return sc.env.Program(again, append(options, cel.CostLimit(maxEventCost), cel.CostTracking(sizes{}))...)
 	})
 	return fast, careful, err
+}
+
+// maxPlainNodes is up to how many parts a plain expression is below maxCost whatever it says: each looks at one text
+// of costTextBytes at most.
+const maxPlainNodes = 100
+
+// plainNodes counts the parts of an expression of members, constants and their comparisons; one that has anything else
+// has more than maxPlainNodes. Most expressions are plain, and estimating what they cost took two fifths of the memory
+// that loading them takes.
+func plainNodes(e ast.Expr) int {
+	switch e.Kind() {
+	case ast.IdentKind, ast.LiteralKind:
+		return 1
+	case ast.SelectKind:
+		return 1 + plainNodes(e.AsSelect().Operand())
+	case ast.CallKind:
+		name, n := e.AsCall().FunctionName(), 1
+		if _, ok := celOperators[name]; !ok && name != "@"+presence {
+			break
+		}
+		for _, arg := range e.AsCall().Args() {
+			n += plainNodes(arg)
+		}
+		return n
+	}
+	return maxPlainNodes + 1
 }
 
 // sizes tells the cost estimate how large things get.

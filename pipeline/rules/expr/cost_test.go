@@ -106,3 +106,57 @@ func TestTooExpensive(t *testing.T) {
 		}
 	}
 }
+
+// TestPlainExpressionsAreCheap: those whose cost is not estimated could not cost too much.
+func TestPlainExpressionsAreCheap(t *testing.T) {
+	sc := NewScope(Event, nil)
+	plain := func(text string) (nodes int, most uint64) {
+		t.Helper()
+		checked, iss := sc.env.Compile(text)
+		if iss.Err() != nil {
+			t.Fatalf("%s: %v", text, iss.Err())
+		}
+		tree := checked.NativeRep()
+		replaced(tree)
+		est, err := sc.env.EstimateCost(checked, sizes{})
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		return plainNodes(tree.Expr()), est.Max
+	}
+	for _, text := range []string{
+		"event.user_id", "event.properties.a", "event.properties", "event", "1", `"a" == event.properties.a`,
+		"event.properties.a == event.properties.b", "event.properties == event.properties", "has(event.properties.a)",
+		"event.properties.a < event.properties.b && event.properties != event.properties",
+		"!has(event.properties.a) || event.properties.b >= 10 && event.user_id != event.session_id",
+	} {
+		nodes, most := plain(text)
+		if nodes > maxPlainNodes {
+			t.Errorf("%s is not plain", text)
+		}
+		if most > maxCost {
+			t.Errorf("%s costs up to %d", text, most)
+		}
+	}
+	for _, text := range []string{`event.user_id + "a"`, `event.user_id.matches("a")`, "event.user_id in [\"a\"]",
+		"event.properties.a == [1]", `coalesce(event.user_id, "b")`, "event.properties.a.startsWith(\"b\")"} {
+		if nodes, _ := plain(text); nodes <= maxPlainNodes {
+			t.Errorf("%s is plain", text)
+		}
+	}
+	// The longest ones.
+	for _, term := range []string{"event.properties.a == event.properties.b", "event.user_id != event.session_id",
+		"event.properties == event.properties"} {
+		text := term
+		for {
+			longer := text + " && " + term
+			nodes, most := plain(longer)
+			if nodes > maxPlainNodes {
+				break
+			}
+			if text = longer; most > maxCost {
+				t.Fatalf("%s has %d parts and costs up to %d", text, nodes, most)
+			}
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
@@ -30,6 +31,8 @@ type Scope struct {
 	Warn func(line, col int, where, message string)
 
 	env *cel.Env
+	// compiled are the programs of texts without a fault or a warning; many rules have the same.
+	compiled sync.Map
 	// names and members are for "did you mean".
 	names, members []string
 }
