@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -174,6 +175,9 @@ func (x *Explainer) looks(ctx context.Context, e pipeline.Event) ([]Rule, error)
 			if r.Timer, err = x.timer(ctx, l); err == nil && r.Timer.ranOut() && len(r.Timer.Messages) == 0 {
 				r.Timer.Held, err = x.heldTimer(ctx, e, l, r.Timer)
 			}
+			if err == nil && l.As == rules.Triggers.String() {
+				r.Timer.overtaken(e.OccurredAt)
+			}
 		default:
 			r.Held, err = x.held(ctx, e, l)
 		}
@@ -229,6 +233,17 @@ func (x *Explainer) timer(ctx context.Context, l rules.Look) (*Timer, error) {
 // cancelled reports whether a cancel came at the trigger or after it.
 func (t *Timer) cancelled() bool {
 	return t.Cancel != nil && t.Trigger != nil && !t.Cancel.Before(*t.Trigger)
+}
+
+// overtaken notes what came after a trigger at some time: a later one, and a cancel before that.
+func (t *Timer) overtaken(at time.Time) {
+	if t.Trigger == nil || !t.Trigger.After(at) {
+		return
+	}
+	t.Later = t.Trigger
+	if t.Cancel != nil && !t.Cancel.Before(at) && t.Cancel.Before(*t.Trigger) {
+		t.Ended = t.Cancel
+	}
 }
 
 // ranOut reports whether the timer waits for nothing any more since it was decided about.

@@ -225,6 +225,34 @@ func TestExplainAnAbsenceThatWasHeldBack(t *testing.T) {
 	}
 }
 
+// TestExplainAnOvertakenTrigger: a trigger that was cancelled is not told to wait since another came, and of one that a
+// later one superseded, the later one is named.
+func TestExplainAnOvertakenTrigger(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "  - {id: r, kind: absence, trigger: {on: x}, cancel: {on: y}, key: event.user_id, within: 1h, "+
+		"lookback: 12h, send_to: crm}\n")
+	if err := w.sweep.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first, second := event("x", "cancelled", 50*time.Minute), event("x", "cancelled", 20*time.Minute)
+	w.store(first)
+	cancel := event("y", "cancelled", 40*time.Minute)
+	w.store(cancel)
+	w.store(second)
+	w.want(first.ID, "what this event began to wait for was cancelled at "+stamp(cancel.OccurredAt),
+		"a later trigger began again at "+stamp(second.OccurredAt), "it waits since "+stamp(second.OccurredAt))
+	early, late := event("x", "superseded", 50*time.Minute), event("x", "superseded", 20*time.Minute)
+	w.store(early)
+	w.store(late)
+	w.want(early.ID, "a later trigger of the key came at "+stamp(late.OccurredAt),
+		"it waits since "+stamp(late.OccurredAt))
+	for _, e := range []pipeline.Event{second, late} {
+		if told := w.told(e.ID.String()); strings.Contains(told, "later trigger") {
+			t.Errorf("explain names a later trigger of the last one:\n%s", told)
+		}
+	}
+}
+
 // A number may be that of a message and the id of an event.
 func TestExplainANumber(t *testing.T) {
 	t.Parallel()

@@ -128,6 +128,13 @@ func (p *printer) timer(t *Timer) {
 			"force later")
 		return
 	}
+	switch {
+	case t.Ended != nil:
+		p.say("    what this event began to wait for was cancelled at %s; a later trigger began again at %s, and about that:",
+			stamp(*t.Ended), stamp(*t.Later))
+	case t.Later != nil:
+		p.say("    a later trigger of the key came at %s; about both:", stamp(*t.Later))
+	}
 	p.say("    latest trigger %s, latest cancel %s, latest activity %s", stampOr(t.Trigger), stampOr(t.Cancel),
 		stampOr(t.Activity))
 	switch {

@@ -81,6 +81,9 @@ type Timer struct {
 	Armed    *time.Time `db:"armed_at" json:"armed_at,omitempty"`
 	Due      *time.Time `db:"due_at" json:"due_at,omitempty"`
 	Now      time.Time  `db:"now" json:"now"`
+	// Later is a trigger after the event's own, and Ended a cancel between the two. What else is said is of the key.
+	Later *time.Time `db:"-" json:"later_trigger_at,omitempty"`
+	Ended *time.Time `db:"-" json:"cancelled_before_it_at,omitempty"`
 	// Messages are those of the rule for the key, once the timer has run out. Held is why there are none; nil where that
 	// can't be told.
 	Messages []Message `db:"-" json:"messages,omitempty"`
