@@ -19,6 +19,7 @@ import (
 	"sluice.example/sluice/internal/httpserve"
 	"sluice.example/sluice/internal/memory"
 	"sluice.example/sluice/internal/pgsession"
+	"sluice.example/sluice/internal/sdnotify"
 	"sluice.example/sluice/internal/stages"
 	"sluice.example/sluice/internal/wait"
 	"sluice.example/sluice/operate/books"
@@ -36,6 +37,9 @@ the roles.
 SIGTERM and SIGINT drain, from the socket inwards, for at most drain-timeout; exit status 0 means that all was
 done in time. Behind a load balancer set drain-delay: requests are still taken that long, while /readyz answers 503. A
 second signal stops at once, with 128 + its number; nothing that was acknowledged is lost by that either.
+
+A service manager that sets NOTIFY_SOCKET, as systemd does for Type=notify, is told when everything runs, when the
+process stops, and how long a start or a stop may take by these settings.
 
 --ready-file names a file for whoever starts the process: it is written once everything runs, as one JSON
 object with "url" (of the events API), "admin", "console" (a link for one login), "database_url" (without its
@@ -70,7 +74,8 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	if err := cli.RemoveReady(cfg.readyFile); err != nil {
 		return err
 	}
-	n := &node{cfg: cfg, log: log, reg: newRegistry()}
+	n := &node{cfg: cfg, log: log, reg: newRegistry(), manager: sdnotify.Take()}
+	n.notify(sdnotify.Within(cfg.startTimeout + grace))
 	stopAdmin, err := n.serveAdmin(ctx)
 	if err != nil {
 		return err
@@ -108,9 +113,11 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, cli.RemoveReady(cfg.readyFile)) }()
+	n.notify("READY=1", "STATUS="+n.status())
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	notice := context.AfterFunc(ctx, func() {
+		n.notify("STOPPING=1", sdnotify.Within(cfg.drainDelay+cfg.drainTimeout+grace), "STATUS=draining")
 		n.leave(work)
 		stop()
 	})
@@ -118,6 +125,24 @@ func run(ctx context.Context, cfg *config, log *slog.Logger) (err error) {
 	left, err = stages.Run(work, cfg.drainTimeout, log, all)
 	patience = max(left, time.Second)
 	return err
+}
+
+// grace is what a start or a stop takes besides its own limit, at most: a private PostgreSQL that ends, a slow disk.
+const grace = 10 * time.Second
+
+// notify tells the service manager. It decides by itself what to do where it is not told.
+func (n *node) notify(lines ...string) {
+	if err := n.manager.Tell(lines...); err != nil {
+		n.log.Warn("not told", "error", err)
+	}
+}
+
+// status is the line that systemctl status shows.
+func (n *node) status() string {
+	if n.told.URL == "" {
+		return "roles " + strings.Join(n.cfg.roles, ", ")
+	}
+	return "taking events at " + n.told.URL + "/v1/events"
 }
 
 func startError(ctx context.Context, err error) error {
@@ -135,6 +160,8 @@ type node struct {
 	ready readiness
 	books books.Handler
 	self  *nodes.Self
+	// manager is told of the start and the stop.
+	manager sdnotify.Manager
 	// told is what the ready file will hold.
 	told cli.Ready
 	// server is nil where no events are taken, and before the stages are made.
