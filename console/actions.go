@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -71,9 +72,16 @@ func (c *Console) changeMessage(ctx context.Context, r *request) (any, error) {
 type plan struct {
 	Action string `json:"action"`
 	outbox.Plan
-	// Token is the plan, for POST /v1/jobs.
-	Token string `json:"plan"`
+	// Rate is proposed, in messages a second, and Seconds is how long the job takes at it.
+	Rate    int     `json:"rate"`
+	Seconds float64 `json:"seconds_at_rate"`
+	// Token is the plan, for POST /v1/jobs, until Expires. Sent twice, it is one job.
+	Token   string    `json:"plan"`
+	Expires time.Time `json:"expires_at"`
 }
+
+// proposedRate is for a receiver that has just come back. A guess.
+const proposedRate = 200
 
 // token is what a job needs of a plan. It is no secret: whoever may send it may as well send any filter.
 type token struct {
@@ -99,6 +107,8 @@ func (c *Console) plan(ctx context.Context, r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.Rate, p.Seconds = proposedRate, float64(p.Messages)/proposedRate
+	p.Expires = p.At.Add(outbox.PlanFor)
 	t := token{p.Action, p.Plan}
 	t.Sample, t.Groups = nil, nil
 	text, err := json.Marshal(t)
@@ -134,6 +144,9 @@ func (c *Console) startJob(ctx context.Context, r *request) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	id, err := change.Start(ctx, c.src.Changes, t.Plan, float64(rate), by)
+	if errors.Is(err, outbox.ErrPlanOld) {
+		return nil, problem{http.StatusConflict, "plan_old", err.Error(), "make another: there may be other messages now"}
+	}
 	if err != nil {
 		return nil, err
 	}

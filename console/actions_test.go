@@ -91,6 +91,9 @@ func TestBulk(t *testing.T) {
 	if status != http.StatusSeeOther || !strings.HasSuffix(to, "jobs/1") {
 		t.Fatalf("the job: %d to %s", status, to)
 	}
+	if status, again := b.post("/jobs", start); status != http.StatusSeeOther || again != to {
+		t.Errorf("a double click: %d to %s, want the job that it is already, %s", status, again, to)
+	}
 	wants(t, b.get("/jobs/1"), "waiting", "0 of 30", "jobs/1/pause", "their deploy")
 	for _, step := range []struct{ do, state string }{{"pause", "paused"}, {"resume", "waiting"}} {
 		if status, _ := b.post("/jobs/1/"+step.do, nil); status != http.StatusSeeOther {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -34,11 +35,15 @@ type job struct {
 	lease time.Duration
 }
 
-// fixed is a filter as it was when the job was made: it picks no message that was made later, and ages count from then,
-// by the database's clock.
+// fixed is a filter as it was when the job was made: it picks no message that was made later, none that died later
+// where only final ones are asked for, and ages count from then, by the database's clock.
 func (j *job) fixed(f claim.Filter) claim.Filter {
 	age := j.Now.Sub(j.MadeAt)
 	f.Through = j.MaxID
+	waits := func(status string) bool { return status == "pending" || status == "failed" }
+	if len(f.Statuses) > 0 && !slices.ContainsFunc(f.Statuses, waits) {
+		f.FinalBy = j.MadeAt
+	}
 	if f.OlderThan > 0 {
 		f.OlderThan += age
 	}
@@ -67,11 +72,8 @@ set lease_token = $3::text::uuid, locked_until = now() + $4::float8 * interval '
 where id = (select id from found) and (locked_until is null or locked_until <= now())
 returning id, max_id, after_id, done, made_at, now() as now, true as resumed`
 
-	// makeSQL makes a job, where there is none of this kind and filter, and forgets those of long ago.
+	// makeSQL makes a job, where there is none of this kind and filter.
 	makeSQL = `
-with old as (
-    delete from operator_jobs where state = 'done' and made_at < now() - interval '90 days'
-)
 insert into operator_jobs (kind, filter, max_id, after_id, lease_token, locked_until)
 select $1, $2::jsonb, coalesce((select max(message_id) from outbox), 0), $5::bigint, $3::text::uuid,
     now() + $4::float8 * interval '1 second'

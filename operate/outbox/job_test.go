@@ -72,7 +72,7 @@ func TestRepeatedRetryTouchesEachMessageOnce(t *testing.T) {
 				!strings.Contains(err.Error(), "repeat the command") {
 				t.Fatalf("Apply = %v; want that 20 messages were retried, and how to go on", err)
 			}
-			exec(t, pool, `update outbox set status = 'dead', finished_at = now()`) // all die again
+			exec(t, pool, `update outbox set status = 'dead', finished_at = now() where status <> 'dead'`) // again
 			insertDead(t, pool, 5)
 			if end == "killed" {
 				exec(t, pool, `update operator_jobs set locked_until = now() + interval '300 milliseconds'`)

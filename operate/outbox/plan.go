@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +24,9 @@ import (
 
 // Plan is what a change would do now. The messages that it counts are fixed by At and Through.
 type Plan struct {
-	Filter claim.Filter `json:"filter"`
+	// ID names the plan. It becomes one job at most.
+	ID     pipeline.UUID `json:"plan_id"`
+	Filter claim.Filter  `json:"filter"`
 	// Messages is how many there are, Groups by destination and status.
 	Messages int64         `json:"messages"`
 	Groups   []claim.Group `json:"groups"`
@@ -53,7 +57,7 @@ func (c Change) Plan(ctx context.Context, db claim.DB, f claim.Filter) (p Plan, 
 	if err != nil {
 		return p, fmt.Errorf("outbox: plan: %w", err)
 	}
-	p = Plan{Filter: f, Through: now.Through, At: now.At}
+	p = Plan{ID: pipeline.NewUUIDv4(), Filter: f, Through: now.Through, At: now.At}
 	if p.Groups, err = claim.Count(ctx, db, f); err != nil {
 		return p, err
 	}
@@ -68,11 +72,22 @@ func (c Change) Plan(ctx context.Context, db claim.DB, f claim.Filter) (p Plan, 
 }
 
 const startSQL = `
-insert into operator_jobs (kind, filter, max_id, after_id, planned, rate, actor, why, made_at)
-values ($1, $2::text::jsonb, $3, 0, $4, $5, $6, $7, $8)
+insert into operator_jobs (kind, filter, max_id, after_id, planned, rate, actor, why, made_at, plan)
+select $1, $2::text::jsonb, $3, 0, $4, $5, $6, $7, $8, $9::text::uuid
+where $8 > now() - $10::float8 * interval '1 second'
+on conflict (plan) do nothing
 returning id`
 
+const startedSQL = `select id from operator_jobs where plan = $1::text::uuid`
+
+// PlanFor is how long a plan can become a job: what was counted longer ago says little about what there is now.
+const PlanFor = 15 * time.Minute
+
+// ErrPlanOld means that a plan was made longer than PlanFor ago.
+var ErrPlanOld = fmt.Errorf("the plan is older than %.0f minutes", PlanFor.Minutes())
+
 // Start makes the job of a plan: processes with the role console change its messages, at most rate of them a second.
+// A plan that is a job already is that job. It returns ErrPlanOld where the plan is too old.
 func (c Change) Start(ctx context.Context, db pgtx.Beginner, p Plan, rate float64, by audit.Actor) (id int64,
 	err error) {
 	filter, err := json.Marshal(jobFilter{Filter: p.Filter})
@@ -80,8 +95,16 @@ func (c Change) Start(ctx context.Context, db pgtx.Beginner, p Plan, rate float6
 		return 0, err
 	}
 	err = pgtx.InTx(ctx, db, pgx.TxOptions{}, bounds, func(tx pgx.Tx) error {
+		plan := p.ID.String()
 		err := tx.QueryRow(ctx, startSQL, pgx.QueryExecModeCacheDescribe, c.Done, string(filter), p.Through, p.Messages, rate,
-			by.Name, by.Why, p.At).Scan(&id)
+			by.Name, by.Why, p.At, plan, PlanFor.Seconds()).Scan(&id)
+		if errors.Is(err, pgx.ErrNoRows) {
+			err = tx.QueryRow(ctx, startedSQL, pgx.QueryExecModeCacheDescribe, plan).Scan(&id)
+			if errors.Is(err, pgx.ErrNoRows) {
+				err = ErrPlanOld
+			}
+			return err
+		}
 		if err != nil {
 			return err
 		}
@@ -100,8 +123,9 @@ type Job struct {
 	Filter json.RawMessage `db:"filter" json:"filter"`
 	State  string          `db:"state" json:"state"`
 	Paused bool            `db:"paused" json:"paused"`
-	// Working is true while a process has it.
+	// Working is true while a process has it, and Failed while it rests after a failure, before it is tried again.
 	Working bool `db:"working" json:"working"`
+	Failed  bool `db:"failed" json:"failed"`
 	// Done counts what was changed, of Planned, which is nil for the job of a command, as Rate is, in messages a second.
 	Done    int64     `db:"done" json:"done"`
 	Planned *int64    `db:"planned" json:"planned,omitempty"`
@@ -121,10 +145,20 @@ func (j Job) Word() string {
 		return "paused"
 	case j.Working:
 		return "running"
+	case j.Failed:
+		return "failed, will be tried again"
 	case j.Rate == nil:
 		return "interrupted"
 	}
 	return "waiting"
+}
+
+// LeftOut is how many of the messages that were planned a job that is done did not change.
+func (j Job) LeftOut() int64 {
+	if j.State != "done" || j.Planned == nil {
+		return 0
+	}
+	return max(0, *j.Planned-j.Done)
 }
 
 // JobList is jobs, the newest first. As JSON it is an array.
@@ -152,7 +186,8 @@ func (list JobList) Print(w io.Writer) error {
 }
 
 const jobsSQL = `
-select id, kind, filter, state, paused, coalesce(locked_until > now(), false) as working, done, planned, rate, actor,
+select id, kind, filter, state, paused, lease_token is not null and locked_until > now() as working,
+    lease_token is null and coalesce(locked_until > now(), false) as failed, done, planned, rate, actor,
     why, made_at, error
 from operator_jobs
 where ($1::bigint = 0 or id = $1) and ($2::bigint = 0 or id < $2)
@@ -226,11 +261,12 @@ func (s Steer) Do(ctx context.Context, db pgtx.Beginner, id int64, by audit.Acto
 	})
 }
 
-// takeAnySQL takes the oldest job that processes are to do and none has.
+// takeAnySQL takes the oldest job that processes are to do and none has, of a kind that this program knows.
 const takeAnySQL = `
 with found as materialized (
     select id from operator_jobs
     where state = 'running' and rate is not null and not paused and (locked_until is null or locked_until <= now())
+        and kind = any ($3)
     order by id limit 1
     for update skip locked
 )
@@ -245,16 +281,24 @@ const workEvery = time.Second
 // mostAStep is how many messages one step changes, which holds their locks for so long as that takes.
 const mostAStep = 500
 
+// restSQL lets a job that failed rest. Nobody has it meanwhile, and others have their turn.
+const restSQL = `
+update operator_jobs
+set locked_until = now() + $4::float8 * interval '1 second', lease_token = null, error = $3
+where id = $1 and lease_token = $2::text::uuid`
+
+// restFor is how long. A guess: what failed once, such as by a lock, may well work then.
+const restFor = 30 * time.Second
+
 // Work does jobs until ctx ends, one at a time, and returns nil. Any number of processes may: each job is of one at a
-// time, by a lease, and one whose process died is done by the next. A failure is logged, kept with the job, and tried
-// again when the lease has run out.
+// time, by a lease, and one whose process died is done by the next. A failure is logged and kept with the job, which
+// is tried again after restFor.
 func Work(ctx context.Context, pool *pgxpool.Pool, log *slog.Logger) error {
 	for wait.For(ctx, workEvery) {
 		for more := true; more && ctx.Err() == nil; {
 			var err error
 			if more, err = workOne(ctx, pool); err != nil && ctx.Err() == nil {
 				log.Warn("outbox: a job; it is tried again", "error", err)
-				more = false
 			}
 		}
 	}
@@ -273,7 +317,8 @@ func workOne(ctx context.Context, pool *pgxpool.Pool) (found bool, err error) {
 	token := pipeline.NewUUIDv4()
 	var j *anyJob
 	err = pgtx.InTx(ctx, pool, pgx.TxOptions{}, bounds, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, takeAnySQL, pgx.QueryExecModeCacheDescribe, token.String(), leaseFor.Seconds())
+		rows, err := tx.Query(ctx, takeAnySQL, pgx.QueryExecModeCacheDescribe, token.String(), leaseFor.Seconds(),
+			slices.Sorted(maps.Keys(changes)))
 		if err != nil {
 			return err
 		}
@@ -288,21 +333,25 @@ func workOne(ctx context.Context, pool *pgxpool.Pool) (found bool, err error) {
 	}
 	j.token, j.lease = token, leaseFor
 	if err := j.do(ctx, pool); err != nil && !errors.Is(err, errNotOurs) {
+		rest := restFor.Seconds()
+		if ctx.Err() != nil {
+			rest = 0 // it is this process that ends
+		}
 		releasing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
 		// Where this fails too, the lease runs out.
-		_, _ = pool.Exec(releasing, releaseSQL, pgx.QueryExecModeCacheDescribe, j.ID, j.token.String(), err.Error())
-		return false, fmt.Errorf("job %d: %w", j.ID, err)
+		_, _ = pool.Exec(releasing, restSQL, pgx.QueryExecModeCacheDescribe, j.ID, j.token.String(), err.Error(), rest)
+		return true, fmt.Errorf("job %d: %w", j.ID, err)
 	}
 	return true, nil
 }
 
 // do changes messages until none is left, at the job's rate.
 func (j *anyJob) do(ctx context.Context, pool *pgxpool.Pool) error {
-	c, ok := changes[j.Kind]
+	c := changes[j.Kind]
 	var f jobFilter
-	if err := json.Unmarshal(j.Filter, &f); err != nil || !ok {
-		return fmt.Errorf("a job of another program: %s", j.Kind)
+	if err := json.Unmarshal(j.Filter, &f); err != nil {
+		return fmt.Errorf("the filter of another version of the program: %w", err)
 	}
 	f.Filter = j.fixed(f.Filter)
 	batch := min(max(1, int(j.Rate)), mostAStep)

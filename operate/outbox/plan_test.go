@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -67,6 +68,73 @@ func TestPlannedJob(t *testing.T) {
 	if err := outbox.Pause.Do(t.Context(), pool, id+1, ann); !errors.Is(err, outbox.ErrNoJob) {
 		t.Errorf("a job that is not there is paused: %v", err)
 	}
+}
+
+// What was on its way when the plan was made, and dies afterwards, was not planned.
+func TestPlanLeavesWhatDiesLater(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	insertDead(t, pool, 3)
+	exec(t, pool, `update outbox set status = 'pending', finished_at = null where message_id = 2`)
+	_, id := start(t, pool, 1000)
+	exec(t, pool, `update outbox set status = 'dead', finished_at = clock_timestamp() where message_id = 2`)
+	work(t, pool)
+	pgtest.Until(t, pool, `select state, done from operator_jobs`, "done", int64(2))
+	pgtest.Until(t, pool, `select string_agg(status, ', ' order by message_id) from outbox`, "pending, dead, pending")
+	if job, err := outbox.OneJob(t.Context(), pool, id); err != nil || job.LeftOut() != 0 {
+		t.Errorf("%d of the 2 that were planned were left out, %v", job.LeftOut(), err)
+	}
+}
+
+// A plan becomes one job, however often it is sent and by how many, and none when it is old.
+func TestPlanIsUsedOnce(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	insertDead(t, pool, 1)
+	plan, first := start(t, pool, 1)
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			if again, err := outbox.Retry.Start(t.Context(), pool, plan, 1, ann); err != nil || again != first {
+				t.Errorf("the plan of job %d is started again as job %d, %v", first, again, err)
+			}
+		})
+	}
+	group.Wait()
+	pgtest.Until(t, pool, `select (select count(*) from operator_jobs), (select count(*) from operator_audit)`,
+		int64(1), int64(1))
+
+	plan, err := outbox.Retry.Plan(t.Context(), pool, claim.Filter{Destination: "crm"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan.At = plan.At.Add(-outbox.PlanFor)
+	if _, err := outbox.Retry.Start(t.Context(), pool, plan, 1, ann); !errors.Is(err, outbox.ErrPlanOld) {
+		t.Errorf("an old plan is started: %v", err)
+	}
+}
+
+// A job that fails rests, and holds up no younger one. It is tried again, and what was wrong is to be seen. A job of a
+// kind that only a newer program knows is left to it.
+func TestFailingJobHoldsUpNone(t *testing.T) {
+	t.Parallel()
+	pool := pgtest.New(t)
+	insertDead(t, pool, 2)
+	exec(t, pool, `insert into operator_jobs (kind, filter, max_id, after_id, planned, rate)
+		values ('of tomorrow', '{}', 9, 0, 1, 1)`)
+	_, failing := start(t, pool, 1000)
+	exec(t, pool, `update operator_jobs set filter = '{"Tenant": "no number"}' where id = $1`, failing)
+	_, young := start(t, pool, 1000)
+	work(t, pool)
+	pgtest.Until(t, pool, `select state, done from operator_jobs where id = `+strconv.FormatInt(young, 10),
+		"done", int64(2))
+	job, err := outbox.OneJob(t.Context(), pool, failing)
+	if err != nil || job.Word() != "failed, will be tried again" || job.Error == nil {
+		t.Errorf("the job that fails is %s, %v, %v", job.Word(), job.Error, err)
+	}
+	exec(t, pool, `update operator_jobs set filter = '{}', locked_until = now() where id = $1`, failing)
+	pgtest.Until(t, pool, `select string_agg(concat_ws(' ', state, error, lease_token), ', ' order by id)
+		from operator_jobs`, "running, done, done")
 }
 
 // A job that is paused stands still, goes on when it is resumed, and ends where it is when it is cancelled: what was

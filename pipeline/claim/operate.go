@@ -36,6 +36,8 @@ type Filter struct {
 	WaitsOver time.Duration
 	// Through is the last id that Retry and Discard change; 0: none.
 	Through int64
+	// FinalBy leaves out what became final later, for Retry and Discard; zero: nothing.
+	FinalBy time.Time `json:"-"`
 }
 
 // whereSQL is the filter. These statements are planned anew each time, so what is empty is gone before the plan is
@@ -189,6 +191,7 @@ with picked as materialized (
     from outbox` + whereSQL + `
         and message_id > $11 and message_id <= $13 and (locked_until is null or locked_until <= now()
             or $10 > 0 and locked_until > now() + $10 * interval '1 second')
+        and ($14::timestamptz is null or finished_at is null or finished_at <= $14)
     order by message_id
     limit $12
     for update
@@ -241,6 +244,7 @@ with picked as materialized (
     from outbox` + whereSQL + `
         and message_id > $11 and message_id <= $13 and status in ('pending', 'failed', 'dead')
         and (locked_until is null or locked_until <= now())
+        and ($14::timestamptz is null or finished_at is null or finished_at <= $14)
     order by message_id
     limit $12
     for update
@@ -275,7 +279,11 @@ func change(ctx context.Context, db DB, what, sql string, f Filter, after int64,
 	if through {
 		most = end
 	}
-	rows, err := db.Query(ctx, sql, f.args(after, limit, most)...)
+	var finalBy *time.Time
+	if !f.FinalBy.IsZero() {
+		finalBy = &f.FinalBy
+	}
+	rows, err := db.Query(ctx, sql, f.args(after, limit, most, finalBy)...)
 	if err != nil {
 		return step, fmt.Errorf("claim: %s: %w", what, err)
 	}

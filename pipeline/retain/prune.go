@@ -35,10 +35,19 @@ delete from quarantine where ctid = any (array(
 delete from processed_messages where ctid = any (array(
     select ctid from processed_messages where processed_at < now() - make_interval(secs => $1)
     order by processed_at limit $2 for update skip locked))`
+
+	// No index: there are as many as people have made.
+	pruneJobsSQL = `
+delete from operator_jobs where ctid = any (array(
+    select ctid from operator_jobs where state in ('done', 'cancelled') and made_at < now() - make_interval(secs => $1)
+    limit $2 for update skip locked))`
 )
 
+// keepJobs is how long operator_jobs has the jobs that have ended; what they did stays in the audit.
+const keepJobs = 90 * 24 * time.Hour
+
 func (k *Keeper) prunable() []prunable {
-	var tables []prunable
+	tables := []prunable{{"operator_jobs", keepJobs, pruneJobsSQL}}
 	if k.cfg.Attempts > 0 {
 		tables = append(tables, prunable{"outbox_attempts", k.cfg.Attempts, pruneAttemptsSQL})
 	}

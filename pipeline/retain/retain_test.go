@@ -322,6 +322,10 @@ select 'c', age, now() - age * interval '1 day' from unnest(array[0, 89, 91, 92,
 	mustExec(t, db, `
 insert into outbox_attempts (message_id, attempt, started_at, latency_seconds, status)
 select age, 1, now() - age * interval '1 day', 0.1, 'failed' from unnest(array[0, 6, 8, 9, 10]) as age`)
+	mustExec(t, db, `
+insert into operator_jobs (kind, filter, max_id, after_id, state, made_at, actor, why)
+select 'retried', '{}', 1, 0, state, now() - age * interval '1 day', 'ann', age || state
+from unnest(array[0, 89, 91, 92]) as age, unnest(array['done', 'cancelled', 'running']) as state`)
 	k := newKeeper(t, db, nil)
 	k.batchRows = 2
 	mustPass(t, k)
@@ -334,8 +338,10 @@ select age, 1, now() - age * interval '1 day', 0.1, 'failed' from unnest(array[0
 	check("quarantine", `select reason from quarantine order by 1`, "0 89")
 	check("processed_messages", `select message_id from processed_messages order by 1`, "0 89")
 	check("outbox_attempts", `select message_id::text from outbox_attempts order by 1`, "0 6")
+	check("operator_jobs", `select string_agg(why, ' ' order by made_at desc, state) from operator_jobs`,
+		"0cancelled 0done 0running 89cancelled 89done 89running 91running 92running")
 	for table, want := range map[string]float64{
-		"quarantine": 3, "processed_messages": 3, "outbox_attempts": 3,
+		"quarantine": 3, "processed_messages": 3, "outbox_attempts": 3, "operator_jobs": 4,
 	} {
 		if n := testutil.ToFloat64(k.metrics.pruned.WithLabelValues(table)); n != want {
 			t.Errorf("rows of %s counted = %v, want %v", table, n, want)
