@@ -173,9 +173,10 @@ func (j *job) step(ctx context.Context, conn pgtx.Beginner, change func(pgx.Tx) 
 	return s, err
 }
 
-// releaseSQL lets the next process have the job at once.
+// releaseSQL lets the next process have the job, after a rest of $4 seconds.
 const releaseSQL = `
-update operator_jobs set locked_until = null, lease_token = null, error = $3
+update operator_jobs
+set locked_until = now() + $4::float8 * interval '1 second', lease_token = null, error = $3
 where id = $1 and lease_token = $2::text::uuid`
 
 // stopped gives the job back, and returns an error that says how to go on.
@@ -185,7 +186,7 @@ func (j *job) stopped(ctx context.Context, conn *pgx.Conn, changed int, done str
 	}
 	releasing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	_, err := conn.Exec(releasing, releaseSQL, pgx.QueryExecModeCacheDescribe, j.ID, j.token.String(), cause.Error())
+	_, err := conn.Exec(releasing, releaseSQL, pgx.QueryExecModeCacheDescribe, j.ID, j.token.String(), cause.Error(), 0.0)
 	if err != nil {
 		cause = fmt.Errorf("%w (another call can go on in %s)", cause, j.lease)
 	}

@@ -281,13 +281,8 @@ const workEvery = time.Second
 // mostAStep is how many messages one step changes, which holds their locks for so long as that takes.
 const mostAStep = 500
 
-// restSQL lets a job that failed rest. Nobody has it meanwhile, and others have their turn.
-const restSQL = `
-update operator_jobs
-set locked_until = now() + $4::float8 * interval '1 second', lease_token = null, error = $3
-where id = $1 and lease_token = $2::text::uuid`
-
-// restFor is how long. A guess: what failed once, such as by a lock, may well work then.
+// restFor is how long a job that failed rests, while others have their turn. A guess: what failed once, such as by a
+// lock, may well work then.
 const restFor = 30 * time.Second
 
 // Work does jobs until ctx ends, one at a time, and returns nil. Any number of processes may: each job is of one at a
@@ -340,7 +335,7 @@ func workOne(ctx context.Context, pool *pgxpool.Pool) (found bool, err error) {
 		releasing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
 		// Where this fails too, the lease runs out.
-		_, _ = pool.Exec(releasing, restSQL, pgx.QueryExecModeCacheDescribe, j.ID, j.token.String(), err.Error(), rest)
+		_, _ = pool.Exec(releasing, releaseSQL, pgx.QueryExecModeCacheDescribe, j.ID, j.token.String(), err.Error(), rest)
 		return true, fmt.Errorf("job %d: %w", j.ID, err)
 	}
 	return true, nil
